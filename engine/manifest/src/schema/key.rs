@@ -1,0 +1,263 @@
+//! Keys of the manifest.
+
+use std::fmt;
+
+use hiloop_types::{Error, Ino, Result};
+
+const ATTR: u8 = 0x00;
+const BLOCK: u8 = 0x10;
+const ENTRY: u8 = 0x20;
+const INDEX: u8 = 0x30;
+const BACKREF: u8 = 0x40;
+const XATTR: u8 = 0x50;
+const ORPHAN: u8 = 0x60;
+
+/// An encoded key. Short keys (all but long names) stay inline in the allocation they share with nothing.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key(Box<[u8]>);
+
+/// A key taken apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum KeyKind<'a> {
+    /// The superblock.
+    Super,
+    /// An inode in the orphan list.
+    Orphan(Ino),
+    /// Attributes of an inode.
+    Attr(Ino),
+    /// One block of a file.
+    Block(Ino, u64),
+    /// A directory entry by name.
+    Entry {
+        /// The directory.
+        dir: Ino,
+        /// Keyed hash of the name.
+        hash: u64,
+        /// The name.
+        name: &'a [u8],
+    },
+    /// A directory entry by index.
+    Index(Ino, u64),
+    /// A name of an inode, seen from the inode.
+    BackRef {
+        /// The inode.
+        ino: Ino,
+        /// The directory that names it.
+        dir: Ino,
+        /// The entry's index there.
+        index: u64,
+    },
+    /// An extended attribute.
+    Xattr(Ino, &'a [u8]),
+}
+
+/// A range of keys that share a prefix.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Prefix(Vec<u8>);
+
+impl Prefix {
+    /// The shared bytes; also the smallest key of the range.
+    pub fn start(&self) -> &[u8] {
+        &self.0
+    }
+    /// The first key behind the range.
+    pub fn end(&self) -> Vec<u8> {
+        let mut e = self.0.clone();
+        while let Some(last) = e.pop() {
+            if last < 0xff {
+                e.push(last + 1);
+                return e;
+            }
+        }
+        vec![0xff; 9]
+    }
+    fn of(ino: Ino, tag: u8) -> Self {
+        let mut v = ino.0.to_be_bytes().to_vec();
+        v.push(tag);
+        Self(v)
+    }
+    /// Everything of one inode.
+    pub fn inode(ino: Ino) -> Self {
+        Self(ino.0.to_be_bytes().to_vec())
+    }
+    /// All blocks of a file.
+    pub fn blocks(ino: Ino) -> Self {
+        Self::of(ino, BLOCK)
+    }
+    /// All entries of a directory by name hash.
+    pub fn entries(dir: Ino) -> Self {
+        Self::of(dir, ENTRY)
+    }
+    /// All entries of a directory by index.
+    pub fn index(dir: Ino) -> Self {
+        Self::of(dir, INDEX)
+    }
+    /// All names of an inode.
+    pub fn backrefs(ino: Ino) -> Self {
+        Self::of(ino, BACKREF)
+    }
+    /// All extended attributes of an inode.
+    pub fn xattrs(ino: Ino) -> Self {
+        Self::of(ino, XATTR)
+    }
+    /// The orphan list.
+    pub fn orphans() -> Self {
+        Self::of(Ino(0), ORPHAN)
+    }
+}
+
+impl Key {
+    /// Longest key, bytes: an entry with a name of 255 bytes.
+    pub const MAX: usize = 8 + 1 + 8 + 255;
+
+    fn build(ino: Ino, tag: u8, parts: &[&[u8]]) -> Self {
+        let mut v = Vec::with_capacity(9 + parts.iter().map(|p| p.len()).sum::<usize>());
+        v.extend_from_slice(&ino.0.to_be_bytes());
+        v.push(tag);
+        for p in parts {
+            v.extend_from_slice(p);
+        }
+        Self(v.into_boxed_slice())
+    }
+    /// The superblock.
+    pub fn superblock() -> Self {
+        Self::build(Ino(0), ATTR, &[])
+    }
+    /// Orphan list entry.
+    pub fn orphan(ino: Ino) -> Self {
+        Self::build(Ino(0), ORPHAN, &[&ino.0.to_be_bytes()])
+    }
+    /// Attributes.
+    pub fn attr(ino: Ino) -> Self {
+        Self::build(ino, ATTR, &[])
+    }
+    /// Block number `block` of a file.
+    pub fn block(ino: Ino, block: u64) -> Self {
+        Self::build(ino, BLOCK, &[&block.to_be_bytes()])
+    }
+    /// Entry by name.
+    pub fn entry(dir: Ino, hash: u64, name: &[u8]) -> Self {
+        Self::build(dir, ENTRY, &[&hash.to_be_bytes(), name])
+    }
+    /// Entry by index.
+    pub fn index(dir: Ino, index: u64) -> Self {
+        Self::build(dir, INDEX, &[&index.to_be_bytes()])
+    }
+    /// Back-reference.
+    pub fn backref(ino: Ino, dir: Ino, index: u64) -> Self {
+        Self::build(ino, BACKREF, &[&dir.0.to_be_bytes(), &index.to_be_bytes()])
+    }
+    /// Extended attribute.
+    pub fn xattr(ino: Ino, name: &[u8]) -> Self {
+        Self::build(ino, XATTR, &[name])
+    }
+    /// The encoded bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+    /// Takes bytes read from a manifest or journal; fails where they are no key.
+    pub fn from_bytes(b: &[u8]) -> Result<Self> {
+        KeyKind::parse(b)?;
+        Ok(Self(b.into()))
+    }
+    /// Takes the key apart.
+    pub fn kind(&self) -> KeyKind<'_> {
+        KeyKind::parse(&self.0).expect("a Key is only built from parts or parsed bytes")
+    }
+}
+
+impl<'a> KeyKind<'a> {
+    /// Takes encoded bytes apart.
+    pub fn parse(b: &'a [u8]) -> Result<Self> {
+        let bad = || Error::corrupt(format!("manifest key {b:02x?} has no known form"));
+        let (ino, rest) = b.split_first_chunk::<8>().ok_or_else(bad)?;
+        let ino = Ino(u64::from_be_bytes(*ino));
+        let (tag, rest) = rest.split_first().ok_or_else(bad)?;
+        let one = |r: &[u8]| <[u8; 8]>::try_from(r).map(u64::from_be_bytes).map_err(|_| bad());
+        Ok(match (*tag, rest.len()) {
+            (ATTR, 0) if ino.0 == 0 => Self::Super,
+            (ATTR, 0) => Self::Attr(ino),
+            (ORPHAN, 8) if ino.0 == 0 => Self::Orphan(Ino(one(rest)?)),
+            (BLOCK, 8) => Self::Block(ino, one(rest)?),
+            (ENTRY, 9..=263) => Self::Entry { dir: ino, hash: one(&rest[..8])?, name: &rest[8..] },
+            (INDEX, 8) => Self::Index(ino, one(rest)?),
+            (BACKREF, 16) => Self::BackRef { ino, dir: Ino(one(&rest[..8])?), index: one(&rest[8..])? },
+            (XATTR, 1..=255) => Self::Xattr(ino, rest),
+            _ => return Err(bad()),
+        })
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.kind().fmt(f)
+    }
+}
+
+impl std::borrow::Borrow<[u8]> for Key {
+    fn borrow(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// Hashes entry names under a key, so that nobody can build a directory whose names collide.
+#[derive(Clone, Copy)]
+pub struct NameHasher([u8; 32]);
+
+impl NameHasher {
+    /// A hasher under the key that stands in the superblock.
+    pub fn new(key: [u8; 32]) -> Self {
+        Self(key)
+    }
+    /// The hash of `name`.
+    pub fn hash(&self, name: &[u8]) -> u64 {
+        let h = blake3::keyed_hash(&self.0, name);
+        let (first, _) = h.as_bytes().split_first_chunk::<8>().expect("a BLAKE3 hash has 32 bytes");
+        u64::from_be_bytes(*first)
+    }
+    /// Key of the entry `name` of `dir`.
+    pub fn entry(&self, dir: Ino, name: &[u8]) -> Key {
+        Key::entry(dir, self.hash(name), name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_round_trip_and_sort_by_inode_then_kind() {
+        let keys = [
+            Key::superblock(),
+            Key::orphan(Ino(9)),
+            Key::attr(Ino(1)),
+            Key::block(Ino(1), 3),
+            Key::entry(Ino(1), 77, b"name"),
+            Key::index(Ino(1), 5),
+            Key::backref(Ino(1), Ino(2), 6),
+            Key::xattr(Ino(1), b"user.a"),
+            Key::attr(Ino(2)),
+        ];
+        for k in &keys {
+            assert_eq!(&Key::from_bytes(k.as_bytes()).unwrap(), k);
+        }
+        assert!(keys.windows(2).all(|w| w[0] < w[1]), "{keys:?}");
+        assert_eq!(Key::block(Ino(7), 8).kind(), KeyKind::Block(Ino(7), 8));
+    }
+
+    #[test]
+    fn a_prefix_covers_its_keys_and_no_others() {
+        let p = Prefix::blocks(Ino(1));
+        let inside = |k: &Key| k.as_bytes() >= p.start() && k.as_bytes() < p.end().as_slice();
+        assert!(inside(&Key::block(Ino(1), 0)) && inside(&Key::block(Ino(1), u64::MAX)));
+        assert!(!inside(&Key::attr(Ino(1))) && !inside(&Key::entry(Ino(1), 0, b"x")) && !inside(&Key::block(Ino(2), 0)));
+        assert_eq!(Prefix::inode(Ino(u64::MAX)).end(), vec![0xff; 9]);
+    }
+
+    #[test]
+    fn arbitrary_bytes_are_refused_not_panicked_on() {
+        for b in [&[][..], &[0; 8], &[0; 10], &[1, 2, 3], &[0xff; 300]] {
+            assert!(Key::from_bytes(b).is_err(), "{b:?}");
+        }
+    }
+}
