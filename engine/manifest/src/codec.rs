@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn levels_alternate_on_one_thread() {
-        let text = b"abcdefgh-ijklmnop ".repeat(400);
+        let text: Vec<u8> = noise(6, 4000).iter().map(|b| b"etaoin shrdlu "[usize::from(b % 14)]).collect();
         let (_, hot) = compress(&text, LEVEL_HOT);
         let (_, cold) = compress(&text, 19);
         let (_, hot_again) = compress(&text, LEVEL_HOT);

@@ -33,11 +33,20 @@ pub struct Apply<'a> {
     old: Option<RootRef>,
     shape: Shape,
     level: Level<'a>,
-    /// New inner nodes, with their child if they have only one: the source does not know them yet.
-    inner: HashMap<NodeId, Option<OwnedChild>>,
-    /// Set once all levels are written: the root, or a node above it with a single child.
-    top: Option<RootRef>,
+    inner: NewInner,
+    state: State,
     nodes_put: u64,
+}
+
+/// How far an apply has come.
+#[derive(Clone, Copy)]
+enum State {
+    /// Levels remain to be rewritten.
+    Rewriting,
+    /// All are written, and the highest has this one node: the root is it, or the first below it that has more than one child.
+    Alone(RootRef),
+    /// The tree is complete.
+    Done(RootRef),
 }
 
 /// A change of one entry of a node.
@@ -49,6 +58,28 @@ struct Edit {
 enum NewEntry {
     Record(Bytes),
     Child(NodeRef, u64),
+}
+
+/// The new inner nodes, each with its child if it has only one: the source does not know them yet.
+#[derive(Default)]
+struct NewInner(HashMap<NodeId, Option<OwnedChild>>);
+
+impl NewInner {
+    /// Looks whether `top` has only one child, which then takes its place.
+    fn step_down<S: NodeSource + ?Sized>(&self, source: &S, top: RootRef) -> Result<State, Access> {
+        if top.level == 0 {
+            return Ok(State::Done(top));
+        }
+        let only = match self.0.get(&top.node.id) {
+            Some(only) => only.as_ref().map(|child| (child.node, child.records)),
+            None => {
+                let node = load_root(source, &top)?;
+                let child = node.child(0)?;
+                (node.len() == 1).then_some((child.node, child.records))
+            }
+        };
+        Ok(only.map_or(State::Done(top), |(node, records)| State::Alone(RootRef { node, level: top.level - 1, records })))
+    }
 }
 
 /// What becomes of the entry that a parent has for a node of this level.
@@ -97,73 +128,56 @@ impl<'a> Apply<'a> {
             Ok(Edit { key, new: value.map(NewEntry::Record) })
         });
         let level = Level::new(shape, 0, Box::new(edits));
-        Self { old: old.copied(), shape, level, inner: HashMap::new(), top: None, nodes_put: 0 }
+        Self { old: old.copied(), shape, level, inner: NewInner::default(), state: State::Rewriting, nodes_put: 0 }
     }
 
     /// Goes on until the new tree is complete. After [`Access::Miss`] fetch the node and call again, with the same sink: what was put
     /// stays valid. [`Access::Error`] ends the apply; drop it. `source` need not know the nodes that were put.
     pub fn run<S: NodeSource + ?Sized, K: NodeSink>(&mut self, source: &S, sink: &mut K) -> Result<Applied, Access> {
         let mut sink = Counting { sink, puts: &mut self.nodes_put };
-        while self.top.is_none() {
-            self.level.run(self.old.as_ref(), source, &mut sink, &mut self.inner)?;
-            if let Some(root) = finish_level(self.old.as_ref(), &mut self.level, self.shape, &mut sink)? {
-                self.top = Some(root);
-            }
-        }
-        let root = self.collapse(source)?;
-        Ok(Applied { root, nodes_put: self.nodes_put })
-    }
-
-    /// Steps down from a root that has only one child.
-    fn collapse<S: NodeSource + ?Sized>(&mut self, source: &S) -> Result<RootRef, Access> {
-        loop {
-            let top = self.top.ok_or_else(|| Error::internal("an apply without levels has no root"))?;
-            if top.level == 0 {
-                return Ok(top);
-            }
-            let only = match self.inner.get(&top.node.id) {
-                Some(only) => only.as_ref().map(|child| (child.node, child.records)),
-                None => {
-                    let node = load_root(source, &top)?;
-                    let child = node.child(0)?;
-                    (node.len() == 1).then_some((child.node, child.records))
+        let root = loop {
+            match self.state {
+                State::Rewriting => {
+                    self.level.run(self.old.as_ref(), source, &mut sink, &mut self.inner)?;
+                    self.state = finish_level(self.old.as_ref(), &mut self.level, self.shape, &mut sink)?;
                 }
-            };
-            let Some((node, records)) = only else { return Ok(top) };
-            self.top = Some(RootRef { node, level: top.level - 1, records });
-        }
+                State::Alone(top) => self.state = self.inner.step_down(source, top)?,
+                State::Done(root) => break root,
+            }
+        };
+        Ok(Applied { root, nodes_put: self.nodes_put })
     }
 }
 
-/// Turns a finished level into the batch of the next one, or into the root.
-fn finish_level<K: NodeSink>(old: Option<&RootRef>, done: &mut Level<'_>, shape: Shape, sink: &mut K) -> Result<Option<RootRef>> {
+/// Turns a finished level into the batch of the next one, or into a root.
+fn finish_level<K: NodeSink>(old: Option<&RootRef>, done: &mut Level<'_>, shape: Shape, sink: &mut K) -> Result<State> {
     let out = std::mem::take(&mut done.out);
     let changed = |p: &InParent| p.old.map(|n| n.id) != p.new.map(|(n, _)| n.id);
     if let Some(old) = old {
         if !out.values().any(changed) {
-            return Ok(Some(*old));
+            return Ok(State::Done(*old));
         }
         if done.level < old.level {
             let edits = out.into_iter().filter(|(_, p)| changed(p));
             let edits = edits.map(|(key, p)| Ok(Edit { key, new: p.new.map(|(node, records)| NewEntry::Child(node, records)) }));
             *done = Level::new(shape, done.level + 1, Box::new(edits.collect::<Vec<_>>().into_iter()));
-            return Ok(None);
+            return Ok(State::Rewriting);
         }
     }
     // The old root, if there was one, has been rewritten: these are all nodes of the level.
     let mut all = out.into_iter().filter_map(|(key, p)| p.new.map(|(node, records)| OwnedChild { key, node, records })).peekable();
     let Some(first) = all.next() else {
-        return Builder::at_level(sink, shape, 0).finish().map(Some);
+        return Builder::at_level(sink, shape, 0).finish().map(State::Done);
     };
     if all.peek().is_none() {
-        return Ok(Some(RootRef { node: first.node, level: done.level, records: first.records }));
+        return Ok(State::Alone(RootRef { node: first.node, level: done.level, records: first.records }));
     }
     let mut above = Builder::at_level(sink, shape, done.level + 1);
     above.push_child(&first)?;
     for child in all {
         above.push_child(&child)?;
     }
-    above.finish().map(Some)
+    above.finish().map(State::Done)
 }
 
 impl<'a> Level<'a> {
@@ -177,7 +191,7 @@ impl<'a> Level<'a> {
         old: Option<&RootRef>,
         source: &S,
         sink: &mut K,
-        inner: &mut HashMap<NodeId, Option<OwnedChild>>,
+        inner: &mut NewInner,
     ) -> Result<(), Access> {
         let Some(old) = old else {
             while let Some(edit) = self.take_below(None)? {
@@ -215,7 +229,7 @@ impl<'a> Level<'a> {
     }
 
     /// Writes the open node's entries and the changes that belong to it.
-    fn take_over<K: NodeSink>(&mut self, sink: &mut K, inner: &mut HashMap<NodeId, Option<OwnedChild>>) -> Result<()> {
+    fn take_over<K: NodeSink>(&mut self, sink: &mut K, inner: &mut NewInner) -> Result<()> {
         let Some(cursor) = self.open.take() else { return Ok(()) };
         let node = cursor.node();
         for i in 0..node.len() {
@@ -247,7 +261,7 @@ impl<'a> Level<'a> {
         Ok(())
     }
 
-    fn write<K: NodeSink>(&mut self, edit: Edit, sink: &mut K, inner: &mut HashMap<NodeId, Option<OwnedChild>>) -> Result<()> {
+    fn write<K: NodeSink>(&mut self, edit: Edit, sink: &mut K, inner: &mut NewInner) -> Result<()> {
         let ends = match edit.new {
             None => false,
             Some(NewEntry::Record(value)) => self.writer.push_record(&edit.key, &value),
@@ -257,7 +271,7 @@ impl<'a> Level<'a> {
     }
 
     /// Ends the node that is being written, if it has entries. One that came out as it was keeps its old place.
-    fn close<K: NodeSink>(&mut self, sink: &mut K, inner: &mut HashMap<NodeId, Option<OwnedChild>>) -> Result<()> {
+    fn close<K: NodeSink>(&mut self, sink: &mut K, inner: &mut NewInner) -> Result<()> {
         if self.writer.is_empty() {
             return Ok(());
         }
@@ -270,7 +284,7 @@ impl<'a> Level<'a> {
         };
         parent.new = Some((place, node.records()));
         if self.level > 0 {
-            inner.insert(id, only);
+            inner.0.insert(id, only);
         }
         Ok(())
     }

@@ -4,9 +4,9 @@
 //!
 //! Leaves (level 0) hold the records in key order; a node of level *n* + 1 holds, for each of its children of level *n*, the child's
 //! first key, identity, number of records and place. Where a node ends is decided by the entries in it alone: after an entry whose
-//! key hash falls below a threshold proportional to the entry's size, not before a minimum size, and always at a maximum
-//! ([`shape`](self)). So the shape is a function of the content: an [`Apply`] ends in the very tree that a [`Builder`] makes of the
-//! same records, equal runs of records are equal nodes, and a [`Diff`] skips what is equal.
+//! key hash falls below a threshold proportional to the entry's size, not before a minimum size, and always at a maximum. So the
+//! shape is a function of the content: an [`Apply`] ends in the very tree that a [`Builder`] makes of the same records, equal runs of
+//! records are equal nodes, and a [`Diff`] skips what is equal.
 //!
 //! | | least | on average | at most |
 //! |---|---|---|---|
@@ -60,12 +60,20 @@ pub const VALUE_MAX: usize = 70 * 1024;
 pub const LEVEL_MAX: u8 = 40;
 
 /// A node by identity, with a hint where it lies.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct NodeRef {
     /// Identity: decides.
     pub id: NodeId,
     /// Place: a hint.
     pub loc: FrameLoc,
+}
+
+/// The identity is uniform already: a part of it and the offset keep a cache's look-up cheap.
+impl std::hash::Hash for NodeRef {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        let [a, b, c, d, e, f, g, h, ..] = self.id.0;
+        state.write_u64(u64::from_le_bytes([a, b, c, d, e, f, g, h]) ^ u64::from(self.loc.offset));
+    }
 }
 
 /// A whole tree.

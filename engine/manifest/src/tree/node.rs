@@ -269,7 +269,7 @@ fn check_places(r: &mut Reader<'_>, count: usize) -> Result<()> {
     let packs = usize::from(u16::from_le_bytes(packs_field));
     let table = r.bytes(packs * PackId::LEN)?;
     let places = r.bytes(count * PLACE_LEN)?;
-    let crc = [&packs_field, table, places].into_iter().fold(0, |crc, part| crc32c::crc32c_append(crc, part));
+    let crc = [&packs_field, table, places].into_iter().fold(0, |crc, part: &[u8]| crc32c::crc32c_append(crc, part));
     if r.u32()? != crc {
         return Err(Error::corrupt("checksum over the places of a node's children does not hold"));
     }

@@ -51,6 +51,11 @@ impl KeyRange {
         self
     }
 
+    /// True when no key can be in it.
+    pub fn is_empty(&self) -> bool {
+        self.ends_before(&self.from)
+    }
+
     fn ends_before(&self, key: &[u8]) -> bool {
         self.to.as_deref().is_some_and(|to| key >= to)
     }
@@ -97,7 +102,7 @@ pub struct Scan<'s, S: ?Sized> {
 impl<'s, S: NodeSource + ?Sized> Scan<'s, S> {
     /// Starts at the range's first key.
     pub fn new(source: &'s S, root: &RootRef, range: KeyRange) -> Self {
-        Self { source, root: *root, range, at: None, done: false }
+        Self { source, root: *root, at: None, done: range.is_empty(), range }
     }
 
     fn step(&mut self) -> Result<Option<(Bytes, Bytes)>, Access> {
@@ -146,6 +151,9 @@ impl<S: NodeSource + ?Sized> Iterator for Scan<'_, S> {
 /// Below a missing inner node nothing can be known: fetch and ask again. The answer is empty when all is in memory.
 pub fn missing<S: NodeSource + ?Sized>(source: &S, root: &RootRef, range: &KeyRange, limit: usize) -> Result<Vec<NodeRef>> {
     let mut out = Vec::new();
+    if range.is_empty() {
+        return Ok(out);
+    }
     if let Some(node) = present(load_root(source, root), &mut out, limit)? {
         missing_in(source, &node, range, limit, &mut out)?;
     }
@@ -156,8 +164,10 @@ fn missing_in<S: NodeSource + ?Sized>(source: &S, node: &Node, range: &KeyRange,
     if node.level() == 0 {
         return Ok(());
     }
-    for i in node.child_for(&range.from)..node.len() {
-        if out.len() >= limit || range.ends_before(node.key(i)) {
+    let first = node.child_for(&range.from);
+    for i in first..node.len() {
+        // A scan starts with the first one even when the range ends before it.
+        if out.len() >= limit || (i > first && range.ends_before(node.key(i))) {
             break;
         }
         if let Some(child) = present(load_child(source, node, i), out, limit)? {

@@ -70,7 +70,10 @@ mod tests {
 
     #[test]
     fn fixture_of_the_hash() {
-        assert_eq!([key_hash(0, b""), key_hash(0, b"a"), key_hash(1, b"a"), key_hash(0, b"inode-number-17")], [0, 0, 0, 0]);
+        assert_eq!(
+            [key_hash(0, b""), key_hash(0, b"a"), key_hash(1, b"a"), key_hash(0, b"inode-number-17")],
+            [2130753070, 2419142041, 2228375342, 862354785]
+        );
     }
 
     #[test]

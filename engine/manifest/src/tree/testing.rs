@@ -11,7 +11,7 @@ use crate::{Codec, FrameLoc};
 
 #[derive(Default)]
 pub(super) struct Memory {
-    nodes: HashMap<NodeRef, Arc<Node>>,
+    pub(super) nodes: HashMap<NodeRef, Arc<Node>>,
     pub(super) puts: u32,
     /// Frames in a pack; 0 for all in one.
     pub(super) per_pack: u32,
