@@ -90,3 +90,18 @@ pub trait Backend: Send + Sync + 'static {
     /// All objects whose key starts with the segments of `prefix` (empty: all), in no promised order. After an error the stream ends.
     fn list(&self, prefix: &str) -> BoxStream<'static, Result<ObjectInfo>>;
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Journals keep versions (`protocols.md` 3.2): today's form must stay readable.
+    #[test]
+    fn the_stored_form_of_a_version_is_pinned() {
+        let version = Version { e_tag: Some("\"e\"".into()), generation: Some("7".into()) };
+        let stored = r#"{"e_tag":"\"e\"","generation":"7"}"#;
+        assert_eq!(serde_json::to_string(&version).unwrap(), stored);
+        assert_eq!(serde_json::from_str::<Version>(stored).unwrap(), version);
+        assert_eq!(serde_json::from_str::<Version>(r#"{"e_tag":"x","generation":null}"#).unwrap(), Version::from_tag("x"));
+    }
+}

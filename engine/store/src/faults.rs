@@ -52,7 +52,20 @@ pub enum Fault {
     Flip(u64),
 }
 
-/// Which requests a fault hits.
+impl Fault {
+    /// Whether this can happen to such a request at all: what cannot is neither done nor counted.
+    fn applies_to(self, call: Call) -> bool {
+        match self {
+            Self::Before(_) | Self::After(_) | Self::Stall | Self::StallAnswer => true,
+            Self::Late => matches!(call, Call::Put | Call::Create | Call::Swap),
+            Self::LostThoughApplied | Self::LostThoughFree | Self::Unconditional => matches!(call, Call::Create | Call::Swap),
+            Self::Cut(_) => matches!(call, Call::Get | Call::GetRange | Call::List),
+            Self::Flip(_) => matches!(call, Call::Get | Call::GetRange),
+        }
+    }
+}
+
+/// Which requests a fault hits: only those that it can happen to.
 #[derive(Clone, Debug)]
 pub struct Rule {
     fault: Fault,
@@ -94,7 +107,11 @@ impl Rule {
 
     /// Whether this request is hit; counts it.
     fn hits(&mut self, call: Call, key: &str) -> bool {
-        if self.call.is_some_and(|c| c != call) || self.key.as_deref().is_some_and(|part| !key.contains(part)) || self.times == 0 {
+        if !self.fault.applies_to(call)
+            || self.call.is_some_and(|c| c != call)
+            || self.key.as_deref().is_some_and(|part| !key.contains(part))
+            || self.times == 0
+        {
             return false;
         }
         if self.skip > 0 {
@@ -255,9 +272,7 @@ impl Faults {
         }
         let Some((env, chaos)) = &plan.chaos else { return Ok(None) };
         let fault = chaos.draw(env.random_u64());
-        // Only conditional puts can be lost.
-        let fault =
-            fault.filter(|f| !matches!(f, Fault::LostThoughApplied | Fault::LostThoughFree) || matches!(call, Call::Create | Call::Swap));
+        let fault = fault.filter(|f| f.applies_to(call));
         Ok(fault.map(|f| {
             self.0.chaos_fired.fetch_add(1, Ordering::Relaxed);
             (f, Injected::new())
@@ -363,13 +378,14 @@ impl Backend for FaultBackend {
                 handle.0.late.lock().push(late);
                 lost_answer(ErrorKind::Unavailable)
             }
-            Fault::LostThoughApplied if call != Call::Put => {
+            Fault::LostThoughApplied => {
                 self.inner.put(key, bytes, condition).await?;
                 Ok(PutOutcome::Lost)
             }
-            Fault::LostThoughFree if call != Call::Put => Ok(PutOutcome::Lost),
+            Fault::LostThoughFree => Ok(PutOutcome::Lost),
             Fault::Unconditional => self.inner.put(key, bytes, Condition::Always).await,
-            _ => self.inner.put(key, bytes, condition).await,
+            // Faults of bodies never reach a put.
+            Fault::Cut(_) | Fault::Flip(_) => self.inner.put(key, bytes, condition).await,
         }
     }
 

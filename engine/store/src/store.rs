@@ -82,7 +82,8 @@ pub enum SwapOutcome {
     Ambiguous(Error),
 }
 
-/// An object store, cheap to clone. All keys are relative to its prefix; [`crate::key`] says what a key is.
+/// An object store, cheap to clone. All keys are relative to its prefix; [`crate::key`] says what a key is. Deadlines need a tokio
+/// runtime with time.
 #[derive(Clone)]
 pub struct Store(Arc<Inner>);
 

@@ -38,8 +38,8 @@ const PUT_ATTEMPT: Duration = Duration::from_secs(60);
 /// Idle connections kept per host.
 const IDLE_CONNECTIONS: usize = 64;
 
-/// What of the environment is about credentials. Whatever says *where* the store is comes from the URL alone.
-const AWS_VARIABLES: [&str; 17] = [
+/// What of the environment is about credentials and encryption. Whatever says *where* the store is comes from the URL alone.
+const AWS_VARIABLES: [&str; 19] = [
     "AWS_ACCESS_KEY_ID",
     "AWS_SECRET_ACCESS_KEY",
     "AWS_SESSION_TOKEN",
@@ -57,6 +57,8 @@ const AWS_VARIABLES: [&str; 17] = [
     "AWS_SKIP_SIGNATURE",
     "AWS_REQUEST_PAYER",
     "AWS_SERVER_SIDE_ENCRYPTION",
+    "AWS_SSE_KMS_KEY_ID",
+    "AWS_SSE_BUCKET_KEY_ENABLED",
 ];
 const GOOGLE_VARIABLES: [(&str, GoogleConfigKey); 5] = [
     ("SERVICE_ACCOUNT", GoogleConfigKey::ServiceAccount),
