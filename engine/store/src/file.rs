@@ -129,6 +129,13 @@ impl Root {
         self.dir.join(key)
     }
 
+    /// One of the store's own directories, made at the first write: reading leaves no trace.
+    fn own(&self, name: &str) -> Result<PathBuf> {
+        let dir = self.dir.join(name);
+        make_directories(&dir)?;
+        Ok(dir)
+    }
+
     fn open(&self, create: bool, wall: Duration) -> Result<()> {
         if create {
             make_directories(&self.dir)?;
@@ -141,19 +148,19 @@ impl Root {
             }
             Err(e) => return Err(io_error(&self.dir, &e)),
         }
-        if create {
-            for own in [TEMPORARY, LOCKS] {
-                make_directories(&self.dir.join(own))?;
-            }
-            self.sweep(wall)?;
-        }
-        Ok(())
+        self.sweep(wall)
     }
 
     /// Removes what dead writers left behind.
     fn sweep(&self, wall: Duration) -> Result<()> {
         let dir = self.dir.join(TEMPORARY);
-        for entry in fs::read_dir(&dir).map_err(|e| io_error(&dir, &e))? {
+        let entries = match fs::read_dir(&dir) {
+            Ok(entries) => entries,
+            // Nobody wrote here yet.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(e) => return Err(io_error(&dir, &e)),
+        };
+        for entry in entries {
             let entry = entry.map_err(|e| io_error(&dir, &e))?;
             let Ok(meta) = entry.metadata() else { continue };
             if wall.saturating_sub(modified(&meta)) > TEMPORARY_AGE {
@@ -204,7 +211,7 @@ impl Root {
         if *condition == Condition::Absent && self.open_object(key)?.is_some() {
             return Ok(PutOutcome::Lost);
         }
-        let temporary = Temporary::write(self.dir.join(TEMPORARY).join(name), bytes)?;
+        let temporary = Temporary::write(self.own(TEMPORARY)?.join(name), bytes)?;
         make_directories(parent)?;
         let _lock = self.lock(key)?;
         let holds = match condition {
@@ -236,7 +243,7 @@ impl Root {
     /// The exclusive lock of the key's stripe: one open file per call, so threads exclude each other as processes do.
     fn lock(&self, key: &str) -> Result<Flock<File>> {
         let stripe = blake3::hash(key.as_bytes()).as_bytes()[0];
-        let path = self.dir.join(LOCKS).join(format!("{stripe:02x}"));
+        let path = self.own(LOCKS)?.join(format!("{stripe:02x}"));
         let mut file = OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(|e| io_error(&path, &e))?;
         loop {
             match Flock::lock(file, FlockArg::LockExclusive) {
