@@ -1,0 +1,54 @@
+//! What every command over a store needs: its catalog, a way to read trees, and a name for messages.
+
+use hiloop_env::Env;
+use hiloop_manifest::DomainKey;
+use hiloop_store::Store;
+use hiloop_types::{Name, NameKind, Result};
+
+use crate::catalog::{Catalog, DomainDoc, PUBLIC_DOMAIN};
+use crate::hydrate::{DomainKeys, Hydrator, Memory};
+
+/// A store as the commands see it that need no node state. Cheap to clone.
+#[derive(Clone)]
+pub struct StoreContext {
+    /// Heads, bases and the other documents.
+    pub catalog: Catalog,
+    /// Nodes and chunks.
+    pub hydrator: Hydrator,
+    /// Who runs the command (`host:pid` or a node's name), written into intents and leases for people to read.
+    pub holder: String,
+}
+
+impl StoreContext {
+    /// A context with memory of its own and no disk cache.
+    pub fn new(store: Store, env: Env, holder: impl Into<String>) -> Self {
+        let hydrator = Hydrator::new(store.clone(), Memory::default(), None);
+        Self { catalog: Catalog::new(store, env), hydrator, holder: holder.into() }
+    }
+    /// The store below.
+    pub fn store(&self) -> &Store {
+        self.catalog.store()
+    }
+    /// The surroundings.
+    pub fn env(&self) -> &Env {
+        self.catalog.env()
+    }
+
+    /// Keys to read the chunks of a tree of `domain` with. Writes nothing.
+    ///
+    /// # Errors
+    /// Those of the store; `Corrupt` for a key that is none.
+    pub async fn read_keys(&self, domain: &Name) -> Result<DomainKeys> {
+        let public = Name::new(NameKind::Domain, PUBLIC_DOMAIN)?;
+        let (public, own) = futures::try_join!(self.read_key(&public), self.read_key(domain))?;
+        Ok(DomainKeys { public, own })
+    }
+
+    /// A domain without a document has no chunks yet, so any key will do: with this one nothing verifies.
+    async fn read_key(&self, domain: &Name) -> Result<DomainKey> {
+        match self.catalog.get::<DomainDoc>(domain.as_str()).await? {
+            Some(found) => found.doc.key_bytes().map(DomainKey),
+            None => Ok(DomainKey([0; 32])),
+        }
+    }
+}
