@@ -67,6 +67,15 @@ impl Builder {
         Ok(Some(at))
     }
 
+    /// The directory at a path, if there is something.
+    pub(crate) fn find_directory(&self, parts: &[&[u8]]) -> Result<Option<usize>> {
+        let found = self.find(parts)?;
+        if let Some(node) = found {
+            self.check_directory(node, parts)?;
+        }
+        Ok(found)
+    }
+
     /// The directory at a path; those that are missing are made.
     pub(crate) fn directory(&mut self, parts: &[&[u8]], meter: &mut Meter<'_>) -> Result<usize> {
         let mut at = ROOT;

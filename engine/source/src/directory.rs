@@ -157,9 +157,9 @@ impl Walk<'_, '_> {
         if let Some(&inode) = self.linked.get(&identity(&stat)) {
             return self.builder.link(parent, name.to_bytes(), &self.path, inode, self.meter);
         }
-        let inode = match kind {
+        let (inode, stat) = match kind {
             SourceKind::File => self.file(name)?,
-            _ => self.special(name, &stat, kind)?,
+            _ => (self.special(name, &stat, kind)?, stat),
         };
         let node = self.builder.put(parent, name.to_bytes(), &self.path, inode, self.meter)?;
         if stat.st_nlink > 1 {
@@ -187,8 +187,8 @@ impl Walk<'_, '_> {
         })
     }
 
-    /// Reads a file until it holds still.
-    fn file(&mut self, name: &CString) -> Result<SourceInode> {
+    /// Reads a file until it holds still. Also gives what the open file was: another may stand there by now.
+    fn file(&mut self, name: &CString) -> Result<(SourceInode, FileStat)> {
         for _ in 0..ATTEMPTS {
             let file = File::from(self.open(name, OFlag::empty())?);
             let before = fstat(&file).map_err(|e| self.refused("stat", e))?;
@@ -207,7 +207,7 @@ impl Walk<'_, '_> {
                 && unchanged(&before, &after)
             {
                 inode.content = Some(content);
-                return Ok(inode);
+                return Ok((inode, before));
             }
         }
         Err(self.restless())

@@ -22,8 +22,8 @@ pub(crate) const DOCUMENT_MAX: u64 = 4 * MIB;
 pub(crate) const INDEXES_MAX: usize = 256;
 /// Content bytes between two calls of the progress function inside one file.
 const PROGRESS_BYTES: u64 = 4 * MIB;
-/// Memory of one entry besides its names and attributes, bytes: node and inode while building and in the tree.
-const ENTRY_BYTES: u64 = 320;
+/// Memory of one entry besides its names and attributes, bytes: node and inode, twice while the order is made.
+const ENTRY_BYTES: u64 = 512;
 
 /// What a source may hold at most. The defaults are generous, and finite.
 #[derive(Clone, Debug, PartialEq, Eq)]

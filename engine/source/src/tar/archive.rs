@@ -66,6 +66,8 @@ struct Extensions {
     path: Option<Vec<u8>>,
     link: Option<Vec<u8>>,
     count: usize,
+    /// Whether one of them needs an entry behind it.
+    pending: bool,
 }
 
 impl<R: Read> Archive<R> {
@@ -84,10 +86,10 @@ impl<R: Read> Archive<R> {
         loop {
             self.skip()?;
             let Some(block) = read_block(&mut self.stream)? else {
-                return if extensions.count == 0 { Ok(None) } else { Err(truncated()) };
+                return if extensions.pending { Err(truncated()) } else { Ok(None) };
             };
             if block.iter().all(|b| *b == 0) {
-                if extensions.count > 0 {
+                if extensions.pending {
                     return Err(Error::corrupt("the archive ends after an extension header"));
                 }
                 self.ended = true;
@@ -125,6 +127,7 @@ impl<R: Read> Archive<R> {
 
     fn extension(&mut self, flag: u8, length: &[u8], extensions: &mut Extensions) -> Result<()> {
         extensions.count += 1;
+        extensions.pending |= !matches!(flag, b'g' | b'V');
         if extensions.count > EXTENSIONS_MAX {
             return Err(beyond("extension headers of an entry", EXTENSIONS_MAX as u64, "headers"));
         }

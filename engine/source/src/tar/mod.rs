@@ -106,11 +106,9 @@ impl Applier<'_, '_> {
     /// Applies a whiteout; one for something that is not there is nothing.
     fn delete(&mut self, above: &[&[u8]], name: &[u8], path: &[u8]) -> Result<()> {
         self.meter.entry(path)?;
-        let Some(directory) = self.builder.find(above)? else { return Ok(()) };
+        let Some(directory) = self.builder.find_directory(above)? else { return Ok(()) };
         if name == OPAQUE {
-            if self.builder.is_directory(directory) {
-                self.builder.opaque(directory);
-            }
+            self.builder.opaque(directory);
             return Ok(());
         }
         let hidden = &name[WHITEOUT.len()..];

@@ -19,7 +19,7 @@ pub(super) struct Pax {
 }
 
 /// Keys with one value. Names of owners, access times and comments are not kept by a tree.
-const KEYS: [&str; 13] = [
+const KEYS: [&str; 12] = [
     "path",
     "linkpath",
     "size",
@@ -32,7 +32,6 @@ const KEYS: [&str; 13] = [
     "GNU.sparse.realsize",
     "GNU.sparse.size",
     "GNU.sparse.map",
-    "GNU.sparse.numblocks",
 ];
 
 impl Pax {
