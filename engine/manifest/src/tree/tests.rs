@@ -297,6 +297,25 @@ fn missing_for_lists_the_leaves_of_a_batch() {
 }
 
 #[test]
+fn a_range_below_the_first_key_misses_what_its_scan_reads() {
+    let mut store = Memory::default();
+    let root = build(&mut store, TINY, &(50..300).map(|i| (number(i), noise(i, 20))).collect());
+    let range = KeyRange::between(&number(1), &number(9));
+    store.forget();
+    let mut listed = 0;
+    loop {
+        let nodes = missing(&store, &root, &range, 9).unwrap();
+        if nodes.is_empty() {
+            break;
+        }
+        listed += nodes.len();
+        nodes.iter().for_each(|n| store.fetch(n));
+    }
+    assert_eq!(listed, usize::from(root.level) + 1);
+    assert!(Scan::new(&store, &root, range).next().is_none());
+}
+
+#[test]
 fn a_walk_sees_each_place_once_over_forks() {
     let mut store = Memory { per_pack: 4, ..Memory::default() };
     let a = build(&mut store, TINY, &numbered(400));
