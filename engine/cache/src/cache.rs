@@ -1,6 +1,6 @@
 //! The cache as its users see it: look up, fill, pin, quarantine.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::hash::BuildHasher;
 use std::io;
 use std::path::Path;
@@ -29,7 +29,7 @@ pub struct Cache {
     pub(crate) meta: Arc<dyn MetaStore>,
     seed: Seed,
     pub(crate) shards: Box<[Mutex<Shard>]>,
-    pub(crate) slabs: RwLock<HashMap<u32, Arc<Slab>>>,
+    pub(crate) slabs: RwLock<BTreeMap<u32, Arc<Slab>>>,
     active: Mutex<Active>,
     clock: CoarseClock,
     /// Bytes that may be filled until the next tick.
@@ -88,7 +88,7 @@ impl Cache {
             meta,
             seed,
             shards: (0..SHARDS).map(|_| Mutex::new(Shard::new(seed))).collect(),
-            slabs: RwLock::new(HashMap::new()),
+            slabs: RwLock::new(BTreeMap::new()),
             active: Mutex::new(Active { slab: None, next: 0 }),
             clock: CoarseClock::new(env),
             room: AtomicU64::new(0),
@@ -201,7 +201,7 @@ impl Cache {
             return Ok((slab.clone(), place));
         }
         let id = active.next;
-        // Counted on also when creating fails: a half-made file of that name is removed at the next opening.
+        // Counted on also when creating fails, in case something of that name was left behind.
         active.next = id.wrapping_add(1);
         let slab = Arc::new(Slab::create(&*self.disk, id, self.options.slab_bytes)?);
         let place = slab.reserve(len).expect("the length was checked against that of an empty slab");

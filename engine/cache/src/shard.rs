@@ -421,3 +421,13 @@ impl Hasher for KeyHasher {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_stays_small() {
+        assert_eq!(size_of::<(CacheKey, Entry)>(), 48);
+    }
+}

@@ -43,7 +43,11 @@ impl Slab {
     /// Makes a new file with its header.
     pub(crate) fn create(disk: &dyn Disk, id: u32, capacity: u32) -> io::Result<Self> {
         let file = disk.create(id)?;
-        file.write_all_at(&record::slab_header(id), 0)?;
+        if let Err(err) = file.write_all_at(&record::slab_header(id), 0) {
+            // A disk that stays full must not gather a file per try.
+            let _ = disk.remove(id);
+            return Err(err);
+        }
         Ok(Self::new(id, capacity, file, BLOCK as u32))
     }
 

@@ -1,6 +1,6 @@
 //! What happens each second: expire, evict, delete, punch, compact, write the index behind.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -142,7 +142,7 @@ impl Cache {
     }
 
     fn give_back(&self, upkeep: &mut Upkeep, freed: &[(Place, u32)]) {
-        let mut runs: HashMap<u32, Vec<Run>> = HashMap::new();
+        let mut runs: BTreeMap<u32, Vec<Run>> = BTreeMap::new();
         for (place, len) in freed {
             if let Some(slab) = self.slab(place.slab) {
                 runs.entry(place.slab).or_default().extend(slab.release(place.at, *len));
@@ -191,8 +191,7 @@ impl Cache {
     fn check_one_slab(&self, upkeep: &mut Upkeep) {
         let slab = {
             let slabs = self.slabs.read();
-            let next = slabs.keys().copied().filter(|id| *id > upkeep.check).min().or_else(|| slabs.keys().copied().min());
-            next.and_then(|id| slabs.get(&id)).cloned()
+            slabs.range(upkeep.check.saturating_add(1)..).next().or_else(|| slabs.first_key_value()).map(|(_, slab)| slab.clone())
         };
         let Some(slab) = slab else { return };
         upkeep.check = slab.id;

@@ -75,9 +75,12 @@ fn a_full_disk_while_a_slab_is_made_leaves_no_trace() {
     let cache = node.open();
     node.faults.full.store(true, Ordering::SeqCst);
     let (key, frame) = frame(2, 1000);
-    assert_eq!(cache.insert(key, &frame), Fill::Dropped(FillDrop::NoSpace));
+    for _ in 0..3 {
+        assert_eq!(cache.insert(key, &frame), Fill::Dropped(FillDrop::NoSpace));
+        assert_eq!(fs::read_dir(node.dir.path()).unwrap().count(), 0);
+        node.pass(&cache, 1);
+    }
     node.faults.full.store(false, Ordering::SeqCst);
-    node.pass(&cache, 1);
     assert_eq!(cache.insert(key, &frame), Fill::Stored);
     cache.persist().unwrap();
     drop(cache);
@@ -234,4 +237,18 @@ fn rows_that_make_no_sense_are_dropped() {
     assert!(cache.lookup(&key).is_some());
     assert_eq!(rows(), [(good_key, good)]);
     drop(cache);
+}
+
+#[test]
+fn without_hole_punching_space_is_freed_by_whole_slabs() {
+    let node = Node::new();
+    node.faults.no_holes.store(true, Ordering::SeqCst);
+    let cache = node.open();
+    let keys: Vec<_> = (0..40).map(|n| fill(&cache, n, 100_000)).collect();
+    cache.pin(keys[0]);
+    node.pass(&cache, 13);
+    let stats = cache.stats();
+    assert_eq!((stats.entries, stats.pending_delete_bytes), (1, 0));
+    assert!(stats.slabs <= 2 && node.allocated() < 2_200_000, "{stats:?}");
+    assert!(cache.lookup(&keys[0]).is_some());
 }

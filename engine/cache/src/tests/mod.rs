@@ -27,6 +27,8 @@ struct Faults {
     full: AtomicBool,
     /// Reads fail with EIO.
     broken: AtomicBool,
+    /// Holes cannot be punched.
+    no_holes: AtomicBool,
     /// What `usage` answers; `None` fails.
     usage: Mutex<Option<Usage>>,
 }
@@ -74,6 +76,9 @@ impl SlabFile for FaultySlab {
         self.real.write_all_at(buf, at)
     }
     fn punch(&self, at: u64, len: u64) -> io::Result<()> {
+        if self.faults.no_holes.load(Ordering::SeqCst) {
+            return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
+        }
         self.real.punch(at, len)
     }
     fn length(&self) -> io::Result<u64> {
