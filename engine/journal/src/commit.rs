@@ -210,10 +210,12 @@ pub(crate) fn committer(inner: &Arc<Inner>) {
     loop {
         let timed_out = {
             let mut turns = inner.commits.turns.lock();
+            let idle = !turns.stop && turns.parked.is_empty();
+            let timed_out = idle && inner.commits.parked.wait_for(&mut turns, COMMIT_INTERVAL).timed_out();
             if turns.stop {
                 return;
             }
-            turns.parked.is_empty() && inner.commits.parked.wait_for(&mut turns, COMMIT_INTERVAL).timed_out()
+            timed_out
         };
         inner.serve_commits(timed_out);
     }

@@ -16,6 +16,8 @@ use crate::segments::{Pool, SegmentFile, segment_path};
 pub(crate) struct LiveSegment {
     pub(crate) file: SegmentFile,
     pub(crate) generation: u64,
+    /// Number that its first record has or will have.
+    pub(crate) first: Seqno,
     /// Last record in it (the one before its first, if it has none).
     pub(crate) last: Seqno,
     /// Slabs that its records name, each with the last record that does.
@@ -55,7 +57,7 @@ impl Head {
         let file = pool.take(Class::Reserve)?;
         let mut head = Self {
             incarnation,
-            current: LiveSegment { file, generation, last: Seqno(next.0.saturating_sub(1)), slabs: Vec::new() },
+            current: LiveSegment { file, generation, first: next, last: Seqno(next.0.saturating_sub(1)), slabs: Vec::new() },
             seed: segment_seed(incarnation, generation),
             offset: DATA_START,
             next,
@@ -149,7 +151,7 @@ impl Head {
             pool.give_back(file)?;
             return Err(Error::io(place.display(), &e));
         }
-        let new = LiveSegment { file, generation, last: self.accepted(), slabs: Vec::new() };
+        let new = LiveSegment { file, generation, first: self.next, last: self.accepted(), slabs: Vec::new() };
         let old = std::mem::replace(&mut self.current, new);
         if self.dirty {
             self.dirty_closed.push(old.file.file.clone());
@@ -168,6 +170,13 @@ impl Head {
             files.push(self.current.file.file.clone());
         }
         files
+    }
+    /// The oldest segment that must stay when everything up to `upto` is released. One whose header may not be on the disk yet cannot
+    /// take that place: after a power cut the anchor would name a segment that is not there.
+    pub(crate) fn oldest_kept(&self, upto: Seqno, flushed: Seqno) -> u64 {
+        let pairs = self.segments().zip(self.segments().skip(1));
+        let passed = pairs.take_while(|(old, new)| old.last <= upto && new.first <= flushed);
+        passed.last().map_or_else(|| self.segments().next().map_or(self.current.generation, |s| s.generation), |(_, new)| new.generation)
     }
     /// All segments that count, oldest first.
     pub(crate) fn segments(&self) -> impl Iterator<Item = &LiveSegment> {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
+use bytes::Bytes;
 use hiloop_env::Env;
 use hiloop_types::{Error, ErrorKind, Result, ResultExt, Seqno};
 use parking_lot::Mutex;
@@ -185,7 +186,7 @@ impl Journal {
     ///
     /// # Errors
     /// `Corrupt` when the slab is gone or short or the checksum does not hold.
-    pub fn verify_staged(&self, range: &StagedRef) -> Result<Vec<u8>> {
+    pub fn verify_staged(&self, range: &StagedRef) -> Result<Bytes> {
         self.inner.staging.verify(range)
     }
     /// Blocks until everything up to `upto` is flushed; returns the flushed seqno. Callers at the same time share flushes.
@@ -227,16 +228,13 @@ impl Journal {
         if upto <= self.released() {
             return Ok(());
         }
-        let oldest = {
-            let head = inner.head.lock();
-            head.closed.iter().find(|s| s.last > upto).map_or(head.current.generation, |s| s.generation)
-        };
+        let oldest = inner.head.lock().oldest_kept(upto, inner.flushed());
         let mut slot = anchor.slot.clone().expect("an open journal has an anchor");
         slot.released = upto;
         slot.oldest_generation = oldest;
         slot.next_slab = inner.staging.next_id();
         slot.links.retain(|l| l.end_generation.is_none_or(|end| end > oldest));
-        if !inner.options.planted(Fault::ReuseBeforeAnchor) {
+        if !inner.options.planted(Fault::SkipAnchorAtRelease) {
             anchor.write(slot).inspect_err(|e| inner.health.fail(e))?;
         }
         inner.released.store(upto.0, Ordering::Release);

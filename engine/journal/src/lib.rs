@@ -54,6 +54,7 @@
 //!
 //! # Recovery
 //!
+//! 0. Unless damage forbids it, write the anchor again before acting on it: a failed flush may have left it in the page cache only.
 //! 1. Walk the links for the longest prefix of whole records. If a whole record of the same incarnation stands behind the end, that
 //!    is *damage* ([`Damage`]), reported with its position and never silently cut; otherwise it is a torn tail. Damage is
 //!    `certain` when the missing record had been flushed. A power cut in the middle of a flush can leave the uncertain kind.

@@ -75,12 +75,14 @@ pub(crate) enum Fault {
     SkipStagingCheck,
     /// 2.5: recovery counts pages that it did not write.
     SkipRewrite,
+    /// 2.5: recovery acts on an anchor that may stand in the page cache only.
+    TrustAnchor,
     /// New files are used before their directory is flushed.
     SkipDirectorySync,
     /// A failed flush is tried again on the same pages.
     RetryFailedFlush,
-    /// Released segments are reused before the anchor says so.
-    ReuseBeforeAnchor,
+    /// Released segments are reused although the anchor still counts them.
+    SkipAnchorAtRelease,
 }
 
 impl JournalOptions {

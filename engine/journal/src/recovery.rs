@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use bytes::Bytes;
 use hiloop_env::Env;
 use hiloop_types::{Error, ErrorKind, Result, ResultExt, Seqno};
 
@@ -165,7 +166,7 @@ pub(crate) fn recover(
         return Ok(Recovered { head, anchor, pool, staging, flushed: before, report });
     };
 
-    let chain = Chain::new(journal_dir, found, &slot)?;
+    let chain = Chain::new(journal_dir.clone(), found, &slot)?;
     let survey = survey(&chain, &staging)?;
     let refuse = survey.damage.as_ref().is_some_and(|d| match options.on_damage {
         OnDamage::ReadOnly => true,
@@ -200,6 +201,13 @@ pub(crate) fn recover(
             report,
         });
     }
+    // Rule 2.5 holds for the anchor and the names too: what we read may stand in the page cache only, after a flush that failed. Nothing
+    // that it calls free may be written before it is certain.
+    if !options.planted(Fault::TrustAnchor) {
+        anchor.write(slot.clone())?;
+    }
+    disk.sync_dir(&journal_dir).at(journal_dir.display())?;
+    disk.sync_dir(&dir.join("staging")).at(dir.display())?;
     for stray in &chain.strays {
         pool.give_back(stray.clone())?;
     }
@@ -277,13 +285,13 @@ impl Job<'_> {
         }
     }
     /// Checks that the staging of a record above the flushed seqno reached the disk; `None` if not.
-    fn staged_data(&self, staged: &[StagedRef]) -> Result<Option<Vec<Vec<u8>>>> {
+    fn staged_data(&self, staged: &[StagedRef]) -> Result<Option<Vec<Bytes>>> {
         let mut all = Vec::with_capacity(staged.len());
         for r in staged {
             if self.options.planted(Fault::SkipStagingCheck) {
                 let mut data = vec![0; r.len as usize];
                 let _ = self.staging.read(r, 0, &mut data);
-                all.push(data);
+                all.push(data.into());
                 continue;
             }
             match self.staging.verify(r) {
@@ -318,18 +326,24 @@ impl Job<'_> {
             .chain
             .segments
             .iter()
-            .map(|(&generation, s)| LiveSegment { file: s.file.clone(), generation, last: s.header.first, slabs: Vec::new() })
+            .map(|(&generation, s)| LiveSegment {
+                file: s.file.clone(),
+                generation,
+                first: s.header.first,
+                last: s.header.first,
+                slabs: Vec::new(),
+            })
             .collect();
         let current =
             segments.pop_back().ok_or_else(|| Error::corrupt("no segment of the journal is left").at(self.survey.end.file.display()))?;
         Ok((segments, current))
     }
-    /// Old segments that hold numbers up to the cut, by generation, each with its first number.
-    fn kept(&self, cut: Seqno) -> BTreeMap<u64, (Seqno, LiveSegment)> {
+    /// Old segments that hold numbers up to the cut, by generation.
+    fn kept(&self, cut: Seqno) -> BTreeMap<u64, LiveSegment> {
         let kept = self.chain.segments.iter().filter(|(_, s)| s.header.first <= cut);
         kept.map(|(&generation, s)| {
-            let live = LiveSegment { file: s.file.clone(), generation, last: cut, slabs: Vec::new() };
-            (generation, (s.header.first, live))
+            let live = LiveSegment { file: s.file.clone(), generation, first: s.header.first, last: cut, slabs: Vec::new() };
+            (generation, live)
         })
         .collect()
     }
@@ -343,7 +357,7 @@ impl Job<'_> {
         self.chain.walk(&mut |record, generation| {
             let staged = record.staged();
             if record.seqno <= cut {
-                let (_, segment) = kept.get_mut(&generation).expect("a segment with a record up to the cut starts below it");
+                let segment = kept.get_mut(&generation).expect("a segment with a record up to the cut starts below it");
                 segment.note(record.seqno, &staged);
                 if record.seqno > self.slot.released {
                     self.hand_out(record, &staged, report, replay)?;
@@ -376,8 +390,8 @@ impl Job<'_> {
             Ok(true)
         })?;
         // A segment covers the numbers up to the next one's first, those that were skipped included.
-        let ends: Vec<Seqno> = kept.values().skip(1).map(|(first, _)| Seqno(first.0 - 1)).chain([cut]).collect();
-        let mut closed: VecDeque<LiveSegment> = kept.into_values().zip(ends).map(|((_, s), last)| LiveSegment { last, ..s }).collect();
+        let ends: Vec<Seqno> = kept.values().skip(1).map(|s| Seqno(s.first.0 - 1)).chain([cut]).collect();
+        let mut closed: VecDeque<LiveSegment> = kept.into_values().zip(ends).map(|(s, last)| LiveSegment { last, ..s }).collect();
         closed.append(&mut head.closed);
         head.closed = closed;
         Ok(head)

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
+use bytes::Bytes;
 use hiloop_types::{Error, ErrorKind, Result, ResultExt};
 use parking_lot::{Mutex, RwLock};
 
@@ -267,7 +268,7 @@ impl Staging {
         Ok(n == Some(out.len()))
     }
     /// The whole range, checked.
-    pub(crate) fn verify(&self, r: &StagedRef) -> Result<Vec<u8>> {
+    pub(crate) fn verify(&self, r: &StagedRef) -> Result<Bytes> {
         let end = r.offset.checked_add(u64::from(r.len));
         if end.is_none_or(|end| self.slab(r.slab).is_ok_and(|s| end > s.size)) {
             return Err(Error::corrupt("staged range lies outside its slab").at(slab_path(&self.dir, r.slab).display()));
@@ -278,11 +279,13 @@ impl Staging {
             let what = format!("staged bytes at {} do not match their checksum", r.offset);
             return Err(Error::corrupt(what).at(slab_path(&self.dir, r.slab).display()));
         }
-        Ok(data)
+        Ok(data.into())
     }
     /// Removes the slabs that nobody names. Call with the journal's head locked: whoever is about to name a slab pins it.
     pub(crate) fn forget_unused(&self, in_use: &HashSet<SlabId>, named: &HashSet<SlabId>) -> Vec<SlabId> {
-        let filling = self.ends.lock().filling.as_ref().map(|f| f.slab.id);
+        // Held to the end: a slab that becomes the filled one is listed before it is pinned.
+        let ends = self.ends.lock();
+        let filling = ends.filling.as_ref().map(|f| f.slab.id);
         let mut slabs = self.slabs.write();
         let unused: Vec<SlabId> = slabs
             .values()

@@ -36,7 +36,7 @@ fn what_is_appended_comes_back_in_order() {
     let (journal, report, seen) = open_with(&disk, &env, small(), 0).unwrap();
     assert_eq!((seen.len(), report.rewritten, report.next, report.flushed), (2, 0, Seqno(3), Seqno(2)));
     assert_eq!((seen[0].stream, seen[0].kind, &seen[0].body[..]), (9, 3, &b"abc"[..]));
-    assert_eq!(journal.verify_staged(&seen[0].staged[0]).unwrap(), b"large");
+    assert_eq!(journal.verify_staged(&seen[0].staged[0]).unwrap(), &b"large"[..]);
     assert_eq!(put(&journal, b"x").unwrap(), Seqno(3));
 }
 
@@ -51,7 +51,7 @@ fn recovery_moves_unflushed_staging_and_bodies_keep_their_index() {
     let (journal, report, seen) = open_with(&disk, &env, small(), 0).unwrap();
     assert_eq!((report.rewritten, report.rewritten_bytes), (1, 6));
     assert!(seen[0].staged.iter().zip(&refs).all(|(new, old)| new.slab > old.slab));
-    assert_eq!(journal.verify_staged(&seen[0].staged[usize::from(seen[0].body[0])]).unwrap(), b"two");
+    assert_eq!(journal.verify_staged(&seen[0].staged[usize::from(seen[0].body[0])]).unwrap(), &b"two"[..]);
     drop(journal);
     disk.crash();
     assert_eq!(open_with(&disk, &env, small(), 0).unwrap().1.rewritten, 0, "what a recovery wrote is flushed and marked");
@@ -224,7 +224,7 @@ fn a_slab_stays_while_a_pin_a_record_or_a_layer_names_it() {
     journal.commit(seqno).unwrap();
     journal.release(seqno).unwrap();
     assert!(journal.retain_slabs(&HashSet::from([r.slab])).unwrap().is_empty(), "named by a layer");
-    assert_eq!(journal.verify_staged(&r).unwrap(), [1; 5000]);
+    assert_eq!(journal.verify_staged(&r).unwrap(), &[1; 5000][..]);
     assert_eq!(journal.retain_slabs(&none).unwrap(), [r.slab]);
     assert_eq!(journal.verify_staged(&r).unwrap_err().kind(), ErrorKind::Corrupt);
 }
@@ -244,4 +244,23 @@ fn unsynced_staging_is_bounded_and_partial_reads_work() {
     let staged = journal.stage(b"x").unwrap();
     disk.set_waiting_reads(true);
     assert!(!journal.read_staged_nowait(&staged.reference(), 0, &mut [0]).unwrap());
+}
+
+#[test]
+fn callers_at_the_same_time_share_flushes() {
+    let (disk, _, journal) = fresh(small());
+    journal.maintain();
+    let flushes = disk.flushes();
+    let barrier = std::sync::Barrier::new(8);
+    let seqnos: Vec<Seqno> = (0..8).map(|_| put(&journal, b"a").unwrap()).collect();
+    std::thread::scope(|scope| {
+        for seqno in seqnos {
+            let (barrier, journal) = (&barrier, &journal);
+            scope.spawn(move || {
+                barrier.wait();
+                assert_eq!(journal.commit(seqno).unwrap(), Seqno(8), "the leader claims all eight");
+            });
+        }
+    });
+    assert_eq!(disk.flushes(), flushes + 1);
 }

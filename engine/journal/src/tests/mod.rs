@@ -3,6 +3,7 @@
 mod basics;
 mod crash;
 mod damage;
+mod fixture;
 mod real;
 mod world;
 

@@ -34,6 +34,7 @@ pub(super) struct Tally {
     pub(super) lost: u64,
     pub(super) released: u64,
     pub(super) freed: u64,
+    pub(super) refused: u64,
 }
 
 pub(super) struct World {
@@ -103,6 +104,7 @@ impl World {
                 }
             }
             let off = self.disk.is_off();
+            self.disk.set_capacity(None);
             let journal = self.journal.take().expect("the journal is open");
             if !off && self.roll(5) == 0 {
                 let accepted = journal.accepted();
@@ -151,11 +153,16 @@ impl World {
         }
         // A release whose answer was lost may stand.
         let released = journal.released();
+        if self.floor == Seqno(0) {
+            // A fresh journal counts what lies below the caller's floor as released.
+            (self.released, self.released_attempt) = (released, released);
+        }
         if released < self.released || released > self.released_attempt {
             return Err(format!("released {released}, not within {}..={}", self.released, self.released_attempt));
         }
         self.forget_released(released);
         let before = self.entries.len();
+        let required = self.entries.iter().filter(|e| e.seqno <= self.committed).count();
         if seen.len() > before {
             return Err(format!("{} records came back of {before}", seen.len()));
         }
@@ -168,7 +175,7 @@ impl World {
         self.entries.truncate(seen.len());
         self.tally.lost += (before - seen.len()) as u64;
         let last = self.entries.last().map_or(released, |e| e.seqno);
-        if last < self.committed && self.committed > released {
+        if seen.len() < required {
             return Err(format!("committed up to {}, survived up to {last}", self.committed));
         }
         if kept_cache && before != seen.len() {
@@ -206,7 +213,7 @@ impl World {
     }
 
     fn step(&mut self) -> Check {
-        match self.roll(20) {
+        match self.roll(21) {
             0..=7 => self.append(false),
             8..=12 => self.append(true),
             13..=15 => self.commit(),
@@ -216,7 +223,12 @@ impl World {
                 self.journal().maintain();
                 Ok(())
             }
-            _ => self.read_back(),
+            19 => self.read_back(),
+            // The disk fills up, or somebody makes room.
+            _ => {
+                self.disk.set_capacity((self.roll(2) == 0).then(|| self.disk.used()));
+                Ok(())
+            }
         }
     }
     fn append(&mut self, with_data: bool) -> Check {
@@ -228,14 +240,18 @@ impl World {
             match self.journal().stage(&bytes) {
                 Ok(_) if read_only => return Err("a read-only journal staged".into()),
                 Ok(pin) => pins.push(pin),
-                Err(_) => return Ok(()),
+                Err(e) => return self.refused(&e),
             }
             data.push(bytes);
         }
         let refs: Vec<StagedRef> = pins.iter().map(crate::Staged::reference).collect();
         let (stream, kind, body) = (self.roll(4), self.roll(256) as u8, self.bytes(self.roll(500)));
         let (a, b) = body.split_at(body.len() / 3);
-        let Ok(seqno) = self.journal().append(Class::Data, stream, kind, &[a, b], &refs) else { return Ok(()) };
+        let class = if self.roll(4) == 0 { Class::Reserve } else { Class::Data };
+        let seqno = match self.journal().append(class, stream, kind, &[a, b], &refs) {
+            Ok(seqno) => seqno,
+            Err(e) => return self.refused(&e),
+        };
         if read_only {
             return Err("a read-only journal accepted".into());
         }
@@ -244,6 +260,16 @@ impl World {
         }
         self.floor = seqno.next();
         self.entries.push(Entry { seqno, stream, kind, body, data, refs });
+        Ok(())
+    }
+    /// A full disk refuses and the journal stays healthy.
+    fn refused(&mut self, error: &hiloop_types::Error) -> Check {
+        if error.kind() == ErrorKind::Exhausted {
+            self.tally.refused += 1;
+            if !self.disk.is_off() && matches!(self.journal().state(), State::ReadOnly(e) if e.kind() == ErrorKind::Exhausted) {
+                return Err(format!("a full disk ended the journal: {error}"));
+            }
+        }
         Ok(())
     }
     fn commit(&mut self) -> Check {
@@ -274,7 +300,7 @@ impl World {
         if upto <= self.released {
             return Ok(());
         }
-        self.released_attempt = upto;
+        self.released_attempt = self.released_attempt.max(upto);
         match self.journal().release(upto) {
             Ok(()) => {
                 self.tally.released += 1;
