@@ -228,7 +228,7 @@ fn rows_that_make_no_sense_are_dropped() {
     let mut batch = MetaBatch::new();
     batch.put(Column::Residency, b"r", b"");
     batch.put(Column::Residency, b"r\0\0\0\x01\0\0\0\0", good.clone());
-    batch.put(Column::Residency, b"r\0\0\0\x01\0\0\x20\0", [&[1; 32][..], &good[32..]].concat());
+    batch.put(Column::Residency, b"r\0\0\0\x01\0\0\x20\0", [&[1; 32][..], &[100, 0, 0, 0], &good[36..]].concat());
     batch.put(Column::Residency, b"r\0\0\0\x01\0\0\x40\0", [&[2; 32][..], &[0xff; 8]].concat());
     batch.put(Column::Residency, b"r\0\0\0\x07\0\0\x10\0", [&[3; 32][..], &good[32..]].concat());
     node.meta.write(batch).unwrap();

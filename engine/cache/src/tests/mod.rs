@@ -27,6 +27,8 @@ struct Faults {
     full: AtomicBool,
     /// Reads fail with EIO.
     broken: AtomicBool,
+    /// Runs once, in the middle of the next read.
+    before_read: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     /// Holes cannot be punched.
     no_holes: AtomicBool,
     /// What `usage` answers; `None` fails.
@@ -65,6 +67,10 @@ impl SlabFile for FaultySlab {
     fn read_exact_at(&self, buf: &mut [u8], at: u64) -> io::Result<()> {
         if self.faults.broken.load(Ordering::SeqCst) {
             return Err(io::Error::from_raw_os_error(libc::EIO));
+        }
+        let hook = self.faults.before_read.lock().take();
+        if let Some(hook) = hook {
+            hook();
         }
         self.real.read_exact_at(buf, at)
     }
