@@ -1,0 +1,30 @@
+//! The small mutable and named objects of a store, and their keys.
+//!
+//! | key | document | written by | moved by |
+//! |---|---|---|---|
+//! | `heads/<workspace>` | [`Head`] | creation, fork | compare-and-swap only |
+//! | `bases/<build id>` | [`BaseDoc`] | `publish-base` (first as its own intent, `protocols.md` 7.6) | compare-and-swap |
+//! | `snapshots/<name>` | [`SnapshotDoc`] | the replicator, after the head stood at the cut | never |
+//! | `intents/<nonce>` | [`Intent`] | fork, repacking | removed by its writer |
+//! | `leases/<nonce>` | [`Lease`] | export, diff, fsck, read-only mounts | renewed, removed by its holder |
+//! | `deleted/<nonce>` | [`Deleted`] | every deletion of a root, before it (`protocols.md` 7.3) | removed by `gc` |
+//! | `cutoffs/<workspace>/<epoch>` | [`CutOff`] | a take-over, before its first publish (`protocols.md` 3.4) | `recover`, or after 30 days |
+//! | `lineage/<workspace>/<epoch>` | [`LineageEvent`] | every opening, snapshot, fork, deletion | never |
+//! | `forwards/<old pack>` | where a rewritten pack's chunks went | `gc` | removed by `gc` |
+//! | `domains/<name>` | [`DomainDoc`] | first use | never |
+//! | `nodes/<node>` | [`Heartbeat`] | each daemon, every 10 s | overwritten by its node |
+//!
+//! All are JSON with a `format` number, so that an operator can read them; a reader refuses a newer format by name.
+
+mod base;
+mod gc_docs;
+mod head;
+mod store;
+
+pub use base::{BaseDoc, BaseRoot, DomainDoc, PUBLIC_DOMAIN};
+pub use gc_docs::{Deleted, DeletedKind, Intent, IntentKind, Lease};
+pub use head::{CutOff, Head, Heartbeat, LineageEvent, LineageKind, LostWindow, OwnedHead, Parent, ParentKind, Release, SnapshotDoc};
+pub use store::{Catalog, Document, Found};
+
+/// Format number of every document of this version.
+pub const FORMAT: u32 = 1;

@@ -1,0 +1,403 @@
+//! Bringing nodes and chunks from the store into memory: memory, then the disk cache, then the store.
+//!
+//! Every byte is verified before it is served: chunks against their keyed BLAKE3 id, nodes against theirs. Concurrent misses of one
+//! thing are one fetch. Ranges of one pack that lie close together are one request. The place that a reference names is a hint
+//! (`protocols.md` 5.2): where it does not hold, the pack's directory is consulted, then a forward object.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::future::try_join_all;
+use hiloop_cache::{Cache, CacheKey, Frame, Joined, SingleFlight};
+use hiloop_manifest::pack::{PackDirectory, TAIL_GUESS, Tail};
+use hiloop_manifest::schema::{ChunkDomain, ChunkRef};
+use hiloop_manifest::tree::{Access, Node, NodeRef, NodeSource};
+use hiloop_manifest::{Codec, DomainKey, FrameLoc, decode_chunk, verify};
+use hiloop_store::Store;
+use hiloop_types::{ChunkId, Error, ErrorKind, PackId, Result, ResultExt, limits};
+use tokio::sync::Semaphore;
+
+use crate::forward::Forward;
+
+/// Ranges of one pack with at most this many unwanted bytes between them are one request.
+const COALESCE_GAP: u64 = 64 * limits::KIB;
+/// Largest coalesced request, bytes.
+const COALESCE_MAX: u64 = 4 * limits::MIB;
+/// Requests in flight for one store and daemon; bounds the memory of fetches to this many coalesced ranges.
+const FETCHES: usize = 32;
+
+/// Keys of the two dedup domains that a tree's chunks may belong to.
+#[derive(Clone)]
+pub struct DomainKeys {
+    /// Of published bases.
+    pub public: DomainKey,
+    /// Of the workspace.
+    pub own: DomainKey,
+}
+
+impl DomainKeys {
+    /// The key that chunks of `domain` are made with.
+    pub fn of(&self, domain: ChunkDomain) -> &DomainKey {
+        match domain {
+            ChunkDomain::Public => &self.public,
+            ChunkDomain::Own => &self.own,
+        }
+    }
+}
+
+/// Least recently used: the frequency-based default may refuse what was just fetched, and the operation that waits for it would
+/// fetch it for ever.
+fn lru() -> moka::policy::EvictionPolicy {
+    moka::policy::EvictionPolicy::lru()
+}
+
+/// Decoded nodes and chunks in memory, shared by all stores and workspaces of a process.
+#[derive(Clone)]
+pub struct Memory {
+    nodes: moka::sync::Cache<NodeRef, Arc<Node>>,
+    chunks: moka::sync::Cache<ChunkId, Bytes>,
+}
+
+impl Memory {
+    /// Memory for `nodes` and `chunks` bytes.
+    pub fn new(nodes: u64, chunks: u64) -> Self {
+        Self {
+            nodes: moka::sync::Cache::builder().eviction_policy(lru()).max_capacity(nodes).weigher(|_, n: &Arc<Node>| n.memory() as u32).build(),
+            chunks: moka::sync::Cache::builder().eviction_policy(lru()).max_capacity(chunks).weigher(|_, b: &Bytes| b.len() as u32 + 64).build(),
+        }
+    }
+    /// Bytes held now, (nodes, chunks).
+    pub fn usage(&self) -> (u64, u64) {
+        (self.nodes.weighted_size(), self.chunks.weighted_size())
+    }
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self::new(limits::MEMORY_NODES, limits::MEMORY_CHUNKS)
+    }
+}
+
+/// Fetches from one store. Cheap to clone.
+#[derive(Clone)]
+pub struct Hydrator(Arc<Inner>);
+
+struct Inner {
+    store: Store,
+    memory: Memory,
+    disk: Option<Arc<Cache>>,
+    nodes: SingleFlight<NodeRef, Result<Arc<Node>>>,
+    chunks: SingleFlight<ChunkId, Result<Bytes>>,
+    slots: Semaphore,
+}
+
+impl NodeSource for Hydrator {
+    fn node(&self, node: &NodeRef) -> Result<Arc<Node>, Access> {
+        self.0.memory.nodes.get(node).ok_or(Access::Miss(*node))
+    }
+}
+
+/// A node is cached under its identity *and* place: two copies may name different packs for their children.
+fn node_key(node: &NodeRef) -> CacheKey {
+    let mut h = blake3::Hasher::new();
+    h.update(node.id.as_bytes());
+    h.update(&node.loc.pack.to_bytes());
+    h.update(&node.loc.offset.to_le_bytes());
+    CacheKey(*h.finalize().as_bytes())
+}
+
+fn frame(codec: Codec, plain_len: u32, stored: Bytes) -> Frame {
+    Frame { codec: codec as u8, plain_len, stored }
+}
+
+impl Hydrator {
+    /// Fetches from `store`, keeping what it fetched in `memory` and, where there is one, in `disk`.
+    pub fn new(store: Store, memory: Memory, disk: Option<Arc<Cache>>) -> Self {
+        Self(Arc::new(Inner { store, memory, disk, nodes: SingleFlight::new(), chunks: SingleFlight::new(), slots: Semaphore::new(FETCHES) }))
+    }
+    /// The store below.
+    pub fn store(&self) -> &Store {
+        &self.0.store
+    }
+
+    /// A chunk that is in memory.
+    pub fn chunk_in_memory(&self, id: &ChunkId) -> Option<Bytes> {
+        self.0.memory.chunks.get(id)
+    }
+
+    /// Runs a tree operation, fetching what it misses, until it is through.
+    ///
+    /// # Errors
+    /// Those of the operation, or of a fetch.
+    pub async fn with_nodes<T>(&self, mut f: impl FnMut(&Self) -> Result<T, Access>) -> Result<T> {
+        loop {
+            match f(self) {
+                Ok(v) => return Ok(v),
+                Err(Access::Error(e)) => return Err(e),
+                Err(Access::Miss(n)) => {
+                    self.node_now(&n).await?;
+                }
+            }
+        }
+    }
+
+    /// A node, from wherever it is.
+    ///
+    /// # Errors
+    /// `Unavailable` where the store does not answer in time, `Corrupt` where no copy of it is whole, `NotFound` where none exists.
+    pub async fn node_now(&self, node: &NodeRef) -> Result<Arc<Node>> {
+        if let Some(n) = self.0.memory.nodes.get(node) {
+            return Ok(n);
+        }
+        match self.0.nodes.join(*node) {
+            Joined::Leader(leader) => {
+                let got = self.load_node(node).await;
+                if let Ok(n) = &got {
+                    self.0.memory.nodes.insert(*node, n.clone());
+                }
+                leader.finish(got.clone());
+                got
+            }
+            Joined::Waiter(waiter) => waiter.await.unwrap_or_else(|_| Err(Error::unavailable("the fetch of a manifest node was given up"))),
+        }
+    }
+
+    /// Nodes that are probably needed soon, fetched side by side.
+    ///
+    /// # Errors
+    /// The first error of [`Self::node_now`].
+    pub async fn nodes_now(&self, nodes: &[NodeRef]) -> Result<()> {
+        for some in nodes.chunks(FETCHES) {
+            try_join_all(some.iter().map(|n| self.node_now(n))).await?;
+        }
+        Ok(())
+    }
+
+    async fn load_node(&self, node: &NodeRef) -> Result<Arc<Node>> {
+        let key = node_key(node);
+        if let Some(hit) = self.disk_lookup(key).await {
+            match Node::from_frame(node, &hit) {
+                Ok(n) => return Ok(Arc::new(n)),
+                Err(_) => self.quarantine(&key),
+            }
+        }
+        let stored = self.frame_bytes(&node.id.0, &node.loc, |b| Node::from_frame(node, b).map(drop)).await?;
+        let n = Arc::new(Node::from_frame(node, &stored)?);
+        self.disk_insert(key, frame(node.loc.codec, node.loc.plain_len, stored));
+        Ok(n)
+    }
+
+    /// A node that was just made: it need not be fetched back.
+    pub fn keep_node(&self, node: &NodeRef, decoded: &Arc<Node>) {
+        self.0.memory.nodes.insert(*node, decoded.clone());
+    }
+
+    /// A chunk that was just made, kept in the disk cache as it was stored.
+    pub fn keep_chunk(&self, chunk: &ChunkRef, stored: Bytes) {
+        self.disk_insert(chunk.id.into(), frame(chunk.at.codec, chunk.at.plain_len, stored));
+    }
+
+    /// A chunk, from wherever it is, verified.
+    ///
+    /// # Errors
+    /// As [`Self::node_now`].
+    pub async fn chunk_now(&self, keys: &DomainKeys, chunk: &ChunkRef) -> Result<Bytes> {
+        if let Some(b) = self.0.memory.chunks.get(&chunk.id) {
+            return Ok(b);
+        }
+        match self.0.chunks.join(chunk.id) {
+            Joined::Leader(leader) => {
+                let got = self.load_chunk(keys, chunk).await;
+                if let Ok(b) = &got {
+                    self.0.memory.chunks.insert(chunk.id, b.clone());
+                }
+                leader.finish(got.clone());
+                got
+            }
+            Joined::Waiter(waiter) => waiter.await.unwrap_or_else(|_| Err(Error::unavailable("the fetch of a chunk was given up"))),
+        }
+    }
+
+    async fn load_chunk(&self, keys: &DomainKeys, chunk: &ChunkRef) -> Result<Bytes> {
+        if let Some(plain) = self.chunk_from_disk(keys, chunk).await {
+            return Ok(plain);
+        }
+        let stored = self.frame_bytes(&chunk.id.0, &chunk.at, |b| open_chunk(keys, chunk, b).map(drop)).await?;
+        let plain = open_chunk(keys, chunk, &stored)?;
+        self.keep_chunk(chunk, stored);
+        Ok(plain)
+    }
+
+    /// Chunks that are needed now, fetched with as few requests as their places allow. What several callers want is fetched once,
+    /// but by [`Self::chunk_now`] of one of them; what fails here is left to it as well, so this never fails.
+    pub async fn chunks_ahead(&self, keys: &DomainKeys, chunks: &[ChunkRef]) {
+        let mut by_pack: HashMap<PackId, Vec<ChunkRef>> = HashMap::new();
+        for c in chunks {
+            let known = self.0.memory.chunks.contains_key(&c.id) || self.0.disk.as_ref().is_some_and(|d| d.contains(&c.id.into()));
+            if !known {
+                by_pack.entry(c.at.pack).or_default().push(*c);
+            }
+        }
+        let mut runs: Vec<Vec<ChunkRef>> = Vec::new();
+        for (_, mut list) in by_pack {
+            list.sort_by_key(|c| c.at.offset);
+            list.dedup_by_key(|c| c.id);
+            for c in list {
+                let start = u64::from(c.at.offset);
+                match runs.last_mut() {
+                    Some(run) if fits(run, &c, start) => run.push(c),
+                    _ => runs.push(vec![c]),
+                }
+            }
+        }
+        futures::future::join_all(runs.iter().map(|run| self.fetch_run(keys, run))).await;
+    }
+
+    async fn fetch_run(&self, keys: &DomainKeys, run: &[ChunkRef]) {
+        let (Some(first), Some(last)) = (run.first(), run.last()) else { return };
+        // Only what nobody else is fetching: the leaders are held until the range is here.
+        let mut leaders = Vec::with_capacity(run.len());
+        for c in run {
+            if let Joined::Leader(l) = self.0.chunks.join(c.id) {
+                leaders.push((*c, l));
+            }
+        }
+        if leaders.is_empty() {
+            return;
+        }
+        let start = u64::from(first.at.offset);
+        let len = u64::from(last.at.offset) + u64::from(last.at.stored_len) - start;
+        let body = self.range(&first.at.pack, start, len).await;
+        for (c, leader) in leaders {
+            let got = match &body {
+                Ok(Some(b)) => {
+                    let from = (u64::from(c.at.offset) - start) as usize;
+                    let stored = b.slice(from..from + c.at.stored_len as usize);
+                    open_chunk(keys, &c, &stored).inspect(|_| self.keep_chunk(&c, stored.clone()))
+                }
+                Ok(None) => Err(Error::not_found("its pack is gone").at(first.at.pack)),
+                Err(e) => Err(e.clone()),
+            };
+            // A hint that does not hold, or a gap in the store, is settled one chunk at a time.
+            let got = match got {
+                Err(e) if matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::NotFound) => self.load_chunk(keys, &c).await,
+                other => other,
+            };
+            if let Ok(plain) = &got {
+                self.0.memory.chunks.insert(c.id, plain.clone());
+            }
+            leader.finish(got);
+        }
+    }
+
+    async fn chunk_from_disk(&self, keys: &DomainKeys, chunk: &ChunkRef) -> Option<Bytes> {
+        let disk = self.0.disk.clone()?;
+        let (keys, chunk) = (keys.clone(), *chunk);
+        tokio::task::spawn_blocking(move || {
+            let key = CacheKey::from(chunk.id);
+            let hit = disk.lookup(&key)?;
+            let codec = Codec::from_u8(hit.frame.codec).ok()?;
+            let good = decode_chunk(codec, &hit.frame.stored, hit.frame.plain_len)
+                .and_then(|plain| if hit.verified { Ok(plain) } else { verify(keys.of(chunk.domain), &chunk.id, &plain).map(|()| plain) });
+            match good {
+                Ok(plain) => {
+                    if !hit.verified {
+                        disk.mark_verified(&key);
+                    }
+                    Some(plain)
+                }
+                Err(_) => {
+                    disk.quarantine(&key);
+                    None
+                }
+            }
+        })
+        .await
+        .ok()?
+    }
+
+    async fn disk_lookup(&self, key: CacheKey) -> Option<Bytes> {
+        let disk = self.0.disk.clone()?;
+        tokio::task::spawn_blocking(move || disk.lookup(&key).map(|h| h.frame.stored)).await.ok()?
+    }
+
+    fn quarantine(&self, key: &CacheKey) {
+        if let Some(d) = &self.0.disk {
+            d.quarantine(key);
+        }
+    }
+
+    fn disk_insert(&self, key: CacheKey, frame: Frame) {
+        if let Some(d) = &self.0.disk {
+            // The page cache takes the bytes; whether they found room is the cache's to count, not the reader's to know.
+            let _fill = d.insert(key, &frame);
+        }
+    }
+
+    async fn range(&self, pack: &PackId, offset: u64, len: u64) -> Result<Option<Bytes>> {
+        let _slot = self.0.slots.acquire().await.map_err(|_| Error::closed("the daemon is shutting down"))?;
+        self.0.store.get_range(&pack.key(), offset, len).await
+    }
+
+    /// Stored bytes of a frame: at the hinted place, else where the pack's directory or a forward says.
+    async fn frame_bytes(&self, id: &[u8; 32], at: &FrameLoc, check: impl Fn(&Bytes) -> Result<()>) -> Result<Bytes> {
+        let hinted = match self.range(&at.pack, at.offset.into(), at.stored_len.into()).await {
+            Ok(Some(b)) => match check(&b) {
+                Ok(()) => return Ok(b),
+                Err(e) => e.at(at.pack),
+            },
+            Ok(None) => Error::not_found("its pack is gone").at(at.pack),
+            // A range behind the end of a pack is a wrong hint like any other.
+            Err(e) if e.kind() == ErrorKind::Corrupt || e.kind() == ErrorKind::Invalid => e,
+            Err(e) => return Err(e),
+        };
+        // A rewritten pack may have been rewritten again.
+        let mut packs = vec![at.pack];
+        let mut next = 0;
+        while let Some(pack) = packs.get(next).copied() {
+            next += 1;
+            if let Some(forward) = Forward::read(&self.0.store, &pack).await? {
+                let fresh: Vec<_> = forward.to.into_iter().filter(|p| !packs.contains(p)).collect();
+                packs.extend(fresh);
+            }
+            let Some(directory) = read_directory(&self.0.store, &pack).await? else { continue };
+            let Some(entry) = directory.lookup(id) else { continue };
+            if let Some(b) = self.range(&pack, entry.loc.offset.into(), entry.loc.stored_len.into()).await? {
+                if check(&b).is_ok() {
+                    return Ok(b);
+                }
+            }
+        }
+        Err(hinted.hint("`fsck --deep` lists what is missing or damaged"))
+    }
+}
+
+fn fits(run: &[ChunkRef], c: &ChunkRef, start: u64) -> bool {
+    let (Some(first), Some(last)) = (run.first(), run.last()) else { return false };
+    let end = u64::from(last.at.offset) + u64::from(last.at.stored_len);
+    first.at.pack == c.at.pack && start >= end && start - end <= COALESCE_GAP && start + u64::from(c.at.stored_len) - u64::from(first.at.offset) <= COALESCE_MAX
+}
+
+fn open_chunk(keys: &DomainKeys, chunk: &ChunkRef, stored: &Bytes) -> Result<Bytes> {
+    let plain = decode_chunk(chunk.at.codec, stored, chunk.at.plain_len)?;
+    verify(keys.of(chunk.domain), &chunk.id, &plain)?;
+    Ok(plain)
+}
+
+/// The directory of a pack; `None` where the pack does not exist.
+///
+/// # Errors
+/// Those of the store; `Corrupt` where the pack's end is not a directory of this pack.
+pub async fn read_directory(store: &Store, pack: &PackId) -> Result<Option<PackDirectory>> {
+    let key = pack.key();
+    let Some(info) = store.head(&key).await? else { return Ok(None) };
+    let mut want = TAIL_GUESS.min(info.size);
+    loop {
+        let Some(tail) = store.get_range(&key, info.size - want, want).await? else { return Ok(None) };
+        match PackDirectory::decode(pack, info.size, &tail).at(&key)? {
+            Tail::Whole(d) => return Ok(Some(d)),
+            Tail::Need(n) => want = n.min(info.size),
+        }
+    }
+}

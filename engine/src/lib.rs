@@ -1,0 +1,29 @@
+//! The chunk engine of hiloop: durable, branchable workspaces over an object store.
+//!
+//! A *workspace* is an ordered map (the manifest, [`hiloop_manifest::schema`]) whose published state is an immutable tree in the
+//! store and whose unpublished changes stand in *layers* over it, journalled on the node's disk. This crate knows no FUSE, web or
+//! Kubernetes.
+//!
+//! - [`catalog`]: heads, bases, snapshots and the other documents of a store.
+//! - [`base`], [`fork`], [`delete`], [`gc`], [`fsck`], [`diff`], [`du`], [`export`], [`look`]: the commands over a store that need no
+//!   node state, each taking a [`context::StoreContext`].
+//! - [`hydrate`]: nodes and chunks from memory, disk cache or store.
+//! - [`ship`]: frames into packs, packs into the store.
+
+pub mod base;
+pub mod catalog;
+pub mod context;
+pub mod delete;
+pub mod fork;
+pub mod forward;
+pub mod gc;
+pub mod hydrate;
+pub mod lease;
+pub mod look;
+pub mod ship;
+mod traverse;
+mod layer;
+mod record;
+pub mod node;
+pub mod stop;
+pub mod workspace;

@@ -1,0 +1,185 @@
+//! The engine of one node: one directory, one journal, one cache, many workspaces.
+
+mod attach;
+mod heartbeat;
+mod open;
+mod recover;
+mod retire;
+mod tail;
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+pub use attach::{AttachReport, AttachRequest, Origin};
+pub use heartbeat::HeartbeatPace;
+use hiloop_cache::{Cache, CacheOptions, CacheStats};
+use hiloop_env::Env;
+use hiloop_journal::{DirLock, RecoveryReport, Usage};
+use hiloop_store::{Store, StoreOptions, StoreUrl};
+use hiloop_types::{Error, MetaStore, Name, Nonce, Result, Session};
+use parking_lot::Mutex;
+pub use recover::Recovered;
+pub use retire::DetachReport;
+use tail::Tail;
+
+use crate::catalog::Catalog;
+use crate::hydrate::{Hydrator, Memory};
+use crate::workspace::{NodeShared, Workspace, WorkspaceStatus};
+
+/// How a store is opened: the seam for tests, which hand in stores that fail on purpose.
+pub type StoreOpener = Arc<dyn Fn(StoreUrl, StoreOptions, Env) -> futures::future::BoxFuture<'static, Result<Store>> + Send + Sync>;
+
+/// What an engine is opened with.
+#[derive(Clone)]
+pub struct EngineOptions {
+    /// The node directory: journal, staging, cache, index.
+    pub directory: PathBuf,
+    /// Name of the node in heartbeats and heads.
+    pub node: Name,
+    /// Cache policy.
+    pub cache: CacheOptions,
+    /// Memory for decoded nodes and chunks.
+    pub memory: Memory,
+    /// Private certificate authority for stores.
+    pub ca_file: Option<PathBuf>,
+    /// Pace of heartbeats and of watching those of others.
+    pub pace: HeartbeatPace,
+    /// Journal sizes.
+    pub journal: hiloop_journal::JournalOptions,
+    /// How stores are opened.
+    pub stores: StoreOpener,
+}
+
+impl EngineOptions {
+    /// Defaults for a node directory.
+    pub fn new(directory: impl Into<PathBuf>, node: Name) -> Self {
+        Self {
+            directory: directory.into(),
+            node,
+            cache: CacheOptions::default(),
+            memory: Memory::default(),
+            ca_file: None,
+            pace: HeartbeatPace::default(),
+            journal: hiloop_journal::JournalOptions::default(),
+            stores: Arc::new(|url, options, env| Box::pin(async move { Store::open(&url, options, env).await })),
+        }
+    }
+}
+
+/// The engine of a node. Cheap to clone; the last clone closes the journal.
+#[derive(Clone)]
+pub struct Engine(pub(crate) Arc<Inner>);
+
+pub(crate) struct Inner {
+    pub env: Env,
+    pub options: EngineOptions,
+    pub node: Arc<NodeShared>,
+    pub cache: Arc<Cache>,
+    pub meta: Arc<dyn MetaStore>,
+    pub instance: Nonce,
+    pub stores: tokio::sync::Mutex<HashMap<String, OpenStore>>,
+    pub workspaces: Mutex<HashMap<WorkspaceKey, Attached>>,
+    /// What the journal holds of openings that are not attached.
+    pub tails: Mutex<HashMap<Session, Tail>>,
+    pub releasing: AtomicBool,
+    pub report: RecoveryReport,
+    pub tasks: Mutex<Vec<tokio::task::JoinHandle<()>>>,
+    pub _lock: DirLock,
+}
+
+/// A workspace is named within its store.
+pub(crate) type WorkspaceKey = (String, Name);
+
+#[derive(Clone)]
+pub(crate) struct OpenStore {
+    pub catalog: Catalog,
+    pub hydrator: Hydrator,
+}
+
+pub(crate) struct Attached {
+    pub workspace: Workspace,
+    /// True once it was detached with a rest that is still being published.
+    pub draining: bool,
+}
+
+/// What `status` shows of a node.
+#[derive(Clone, Debug)]
+pub struct NodeStatus {
+    /// Its workspaces.
+    pub workspaces: Vec<WorkspaceStatus>,
+    /// The disk cache.
+    pub cache: CacheStats,
+    /// Journal and staging.
+    pub journal: Usage,
+    /// Bytes of (nodes, chunks) in memory.
+    pub memory: (u64, u64),
+    /// Openings in the journal that nobody attached: `recover` or a mount takes them.
+    pub tails: usize,
+}
+
+impl Engine {
+    /// The status of the node.
+    pub fn status(&self) -> NodeStatus {
+        let workspaces = self.0.workspaces.lock().values().map(|a| a.workspace.status()).collect();
+        NodeStatus {
+            workspaces,
+            cache: self.0.cache.stats(),
+            journal: self.0.node.journal.usage(),
+            memory: self.0.options.memory.usage(),
+            tails: self.0.tails.lock().values().filter(|t| !t.is_done()).count(),
+        }
+    }
+    /// What recovery of the journal found when the engine was opened.
+    pub fn recovery(&self) -> &RecoveryReport {
+        &self.0.report
+    }
+    /// The attached workspaces.
+    pub fn workspaces(&self) -> Vec<Workspace> {
+        self.0.workspaces.lock().values().map(|a| a.workspace.clone()).collect()
+    }
+    /// The disk cache.
+    pub fn cache(&self) -> &Arc<Cache> {
+        &self.0.cache
+    }
+
+    pub(crate) async fn store(&self, url: &str) -> Result<OpenStore> {
+        let mut stores = self.0.stores.lock().await;
+        if let Some(s) = stores.get(url) {
+            return Ok(s.clone());
+        }
+        let parsed: StoreUrl = url.parse()?;
+        let options = StoreOptions { ca_file: self.0.options.ca_file.clone(), create_directory: true, ..StoreOptions::default() };
+        let store = (self.0.options.stores)(parsed, options, self.0.env.clone()).await?;
+        self.probe_store(url, &store).await?;
+        let open = OpenStore {
+            catalog: Catalog::new(store.clone(), self.0.env.clone()),
+            hydrator: Hydrator::new(store, self.0.options.memory.clone(), Some(self.0.cache.clone())),
+        };
+        stores.insert(url.to_owned(), open.clone());
+        Ok(open)
+    }
+
+    /// Runs [`Cache::tick`] and the journal's upkeep once.
+    pub(crate) fn tick(&self) {
+        let now = self.0.env.monotonic();
+        if let Err(e) = self.0.cache.tick(now) {
+            tracing::warn!(error = %e, "cache upkeep failed");
+        }
+    }
+}
+
+impl Inner {
+    pub fn weak(this: &Arc<Self>) -> Weak<Self> {
+        Arc::downgrade(this)
+    }
+}
+
+/// How long an answer of the store's probe holds (design.md 4).
+pub(crate) const PROBE_HOLDS: Duration = Duration::from_secs(24 * 3600);
+
+pub(crate) fn no_such_workspace(name: &Name) -> Error {
+    Error::not_found(format!("workspace {name} is not attached here"))
+}

@@ -1,0 +1,154 @@
+//! Recovery of what a fenced, corrupt or returned node still holds: an unshipped tail becomes a workspace of its own.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use hiloop_types::{Error, Name, NameKind, ROOT_INO, Result, Seqno, Session, WriterEpoch};
+use serde::Serialize;
+
+use super::attach::Opening;
+use super::tail::Tail;
+use super::{AttachRequest, Attached, Engine, OpenStore};
+use crate::catalog::{FORMAT, Found, Head, Intent, IntentKind, LostWindow, Parent, ParentKind};
+use crate::layer::Layer;
+use crate::record::StreamDoc;
+use crate::workspace::{INO_RESERVE, Workspace, release_head, replicate};
+
+/// A tail that became a workspace.
+#[derive(Clone, Debug, Serialize)]
+pub struct Recovered {
+    /// The new workspace.
+    pub name: Name,
+    /// The workspace whose tail it holds.
+    pub from: Name,
+    /// Epoch of the opening that wrote the tail.
+    pub epoch: WriterEpoch,
+    /// Operations in it.
+    pub operations: u64,
+    /// Bytes that they brought.
+    pub bytes: u64,
+}
+
+impl Engine {
+    /// Turns every tail of `store` that no head will take up any more into a workspace `<name>-recovered-<epoch>`, published and released.
+    /// A tail whose head still names its session is left to the next mount.
+    ///
+    /// # Errors
+    /// Those of the store and of the journal; what was recovered before stays recovered.
+    pub async fn recover(&self, store_url: &str) -> Result<Vec<Recovered>> {
+        let store = self.store(store_url).await?;
+        let mut sessions: Vec<(Name, WriterEpoch, Session, bool)> = self
+            .0
+            .tails
+            .lock()
+            .values()
+            .filter(|t| t.stream.doc.store == store_url && !t.is_done())
+            .map(|t| (t.stream.doc.name.clone(), t.stream.doc.epoch, t.stream.doc.session, t.stream.foreign))
+            .collect();
+        sessions.sort();
+        let mut out = Vec::new();
+        for (name, _, session, foreign) in sessions {
+            let head = store.catalog.get::<Head>(name.as_str()).await?;
+            if head.is_some_and(|h| h.doc.session == Some(session) && !h.doc.tombstone && h.doc.release.is_none() && !foreign) {
+                continue;
+            }
+            let Some(tail) = self.0.tails.lock().get(&session).cloned() else { continue };
+            out.push(self.recover_tail(&store, store_url, tail).await?);
+        }
+        Ok(out)
+    }
+
+    async fn recover_tail(&self, store: &OpenStore, store_url: &str, tail: Tail) -> Result<Recovered> {
+        let old = &tail.stream.doc;
+        let published = tail.published();
+        let root = tail.stream.published.as_ref().map(|p| p.root).or(old.root);
+        let folded = tail.fold(published)?;
+        let (bytes, operations) = folded.backlog();
+        let intent = Intent {
+            format: FORMAT,
+            nonce: store.catalog.nonce(),
+            holder: self.0.options.node.to_string(),
+            kind: IntentKind::Fork { root, bases: old.bases.clone() },
+            created: store.catalog.now(),
+        };
+        store.catalog.create(&intent).await?;
+        let session = Session(self.0.env.random_u64());
+        let base_name = format!("{}-recovered-{}", old.name, old.epoch);
+        let mut head = Head {
+            format: FORMAT,
+            name: old.name.clone(),
+            epoch: WriterEpoch(1),
+            session: Some(session),
+            node: Some(self.0.options.node.clone()),
+            root,
+            sequence: 0,
+            parent: Some(Parent { kind: ParentKind::Tail, name: old.name.clone(), epoch: old.epoch, sequence: folded.last.0 }),
+            bases: old.bases.clone(),
+            inode_limit: folded.next_ino.max(ROOT_INO.0 + 1) + INO_RESERVE,
+            quota: None,
+            domain: old.domain.clone(),
+            claim: None,
+            nonce: store.catalog.nonce(),
+            release: None,
+            cut_off: None,
+            tombstone: false,
+            created: store.catalog.now(),
+            lost_window: Some(LostWindow::None),
+        };
+        let mut version = None;
+        for attempt in 0..100u32 {
+            let name = if attempt == 0 { base_name.clone() } else { format!("{base_name}-{attempt}") };
+            head.name = Name::new(NameKind::Workspace, name)?;
+            if let Ok(v) = store.catalog.create_head(&head).await? {
+                version = Some(v);
+                break;
+            }
+        }
+        let version = version.ok_or_else(|| Error::conflict(format!("a hundred workspaces are named {base_name} already")))?;
+        self.journal_opening(&StreamDoc {
+            store: store_url.to_owned(),
+            name: head.name.clone(),
+            epoch: head.epoch,
+            session,
+            nonce: head.nonce,
+            root,
+            bases: head.bases.clone(),
+            next_ino: folded.next_ino,
+            domain: head.domain.clone(),
+        })
+        .await?;
+        let request = AttachRequest::new(store_url, head.name.clone())?;
+        let opening = Opening {
+            head: Found { doc: head.clone(), version },
+            nonces: vec![head.nonce],
+            folded: Some(folded),
+            // Records of the tail's own stream: their numbers are below what the new one will be given.
+            sequence: Seqno(0),
+            lost_window: LostWindow::None,
+            fresh: false,
+        };
+        let workspace = self.build(store, &request, head.clone(), &opening).await?;
+        let key = (store_url.to_owned(), head.name.clone());
+        self.0.workspaces.lock().insert(key.clone(), Attached { workspace: workspace.clone(), draining: false });
+        self.0.node.runtime.spawn(replicate(workspace.0.clone()));
+        workspace.flush().await?;
+        workspace.0.stop_writing(crate::workspace::Standing::Closed);
+        release_head(&workspace.0).await?;
+        store.catalog.remove::<Intent>(&intent.nonce.to_string()).await?;
+        self.journal_closing(session)?;
+        self.journal_closing(old.session)?;
+        self.0.workspaces.lock().remove(&key);
+        self.0.tails.lock().remove(&old.session);
+        self.forget_stream(old.session)?;
+        self.forget_stream(session)?;
+        Ok(Recovered { name: head.name, from: old.name.clone(), epoch: old.epoch, operations, bytes })
+    }
+}
+
+impl Workspace {
+    /// The layers as they are now, oldest first, the active one last.
+    pub(super) fn layers(&self) -> (VecDeque<Arc<Layer>>, Layer) {
+        let s = self.0.state.read();
+        (s.sealed.clone(), s.active.clone())
+    }
+}

@@ -1,0 +1,113 @@
+//! Detaching a workspace, and putting aside one that was fenced.
+
+use std::time::Duration;
+
+use hiloop_journal::Class;
+use hiloop_types::{Result, Seqno, Session};
+use serde::Serialize;
+use tokio::sync::oneshot;
+
+use super::tail::{StreamState, Tail};
+use super::{Engine, no_such_workspace};
+use crate::record::{CLOSED, PublishedDoc, StreamDoc};
+use crate::workspace::{Standing, Workspace, release_head};
+
+/// What a detach left.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct DetachReport {
+    /// Last record in a confirmed head.
+    pub published: u64,
+    /// Bytes that are accepted and not published; 0 after a clean detach.
+    pub left_bytes: u64,
+    /// True where the head was given back.
+    pub released: bool,
+}
+
+impl Engine {
+    /// Publishes what there is, within `timeout`, gives the head back and lets go of the workspace. Nothing may use it any more; the
+    /// caller has unmounted it. What is left goes on being published by this daemon, and is in the journal.
+    ///
+    /// # Errors
+    /// `NotFound` where it is not attached. That the store does not answer is no error but `left_bytes`.
+    pub async fn detach(&self, workspace: &Workspace, timeout: Duration) -> Result<DetachReport> {
+        let key = (workspace.0.store_url.clone(), workspace.name().clone());
+        if !self.0.workspaces.lock().contains_key(&key) {
+            return Err(no_such_workspace(workspace.name()));
+        }
+        let fenced = matches!(*workspace.0.standing.read(), Standing::Fenced { .. });
+        let drained = !fenced && tokio::time::timeout(timeout, workspace.flush()).await.is_ok_and(|r| r.is_ok());
+        let mut released = false;
+        if drained {
+            workspace.0.stop_writing(Standing::Closed);
+            released = tokio::time::timeout(timeout.max(Duration::from_secs(1)), release_head(&workspace.0)).await.is_ok_and(|r| r.is_ok());
+        }
+        let (bytes, operations) = workspace.0.admission.backlog();
+        let report = DetachReport {
+            published: workspace.0.replicator.published().0,
+            left_bytes: if drained { 0 } else { bytes.max(operations) },
+            released,
+        };
+        if fenced {
+            self.retire_fenced(workspace);
+        } else if drained {
+            self.journal_closing(workspace.session())?;
+            self.0.workspaces.lock().remove(&key);
+            self.forget_stream(workspace.session())?;
+        } else {
+            workspace.0.replicator.stop();
+            if let Some(a) = self.0.workspaces.lock().get_mut(&key) {
+                a.draining = true;
+            }
+        }
+        Ok(report)
+    }
+
+    /// Puts the tail of a fenced workspace aside for `recover`. Its reads go on while it is mounted.
+    pub(super) fn retire_fenced(&self, workspace: &Workspace) {
+        let key = (workspace.0.store_url.clone(), workspace.name().clone());
+        let (stream, ..) = workspace.stream_state();
+        let tail = Tail::of_layers(stream, workspace.layers(), workspace.accepted());
+        self.0.tails.lock().insert(workspace.session(), tail);
+        self.0.workspaces.lock().remove(&key);
+    }
+
+    pub(super) fn journal_closing(&self, session: Session) -> Result<()> {
+        self.0.node.journal.append(Class::Reserve, session.0, CLOSED, &[], &[]).map(drop)
+    }
+
+    /// Flushes the journal: after it a power cut loses nothing that was accepted.
+    ///
+    /// # Errors
+    /// That of the flush.
+    pub async fn sync(&self) -> Result<()> {
+        let (tx, rx) = oneshot::channel();
+        let journal = &self.0.node.journal;
+        journal.commit_async(journal.accepted(), Box::new(move |r| drop(tx.send(r))));
+        rx.await.unwrap_or(Ok(Seqno(0))).map(drop)
+    }
+}
+
+impl Workspace {
+    /// What the index must know of this opening, the last record it does not need, and the slabs it names.
+    pub(super) fn stream_state(&self) -> (StreamState, Seqno, Vec<u64>) {
+        let shared = &self.0;
+        let nonces = shared.replicator.nonces();
+        let s = shared.state.read();
+        let clean = s.sealed.is_empty() && s.active.is_empty();
+        let slabs = s.sealed.iter().flat_map(|l| l.slabs.iter().copied()).chain(s.active.slabs.iter().copied()).collect();
+        let doc = StreamDoc {
+            store: shared.store_url.clone(),
+            name: shared.name.clone(),
+            epoch: shared.epoch,
+            session: shared.session,
+            nonce: nonces.first().copied().unwrap_or_default(),
+            root: s.root,
+            bases: shared.bases.clone(),
+            next_ino: s.next_ino,
+            domain: shared.domain.clone(),
+        };
+        let published = s.root.filter(|_| s.published > Seqno(0)).map(|root| PublishedDoc { sequence: s.published, root });
+        let state = StreamState { doc, published, nonces, next_ino: s.next_ino, foreign: false };
+        (state, if clean { Seqno(u64::MAX) } else { s.published }, slabs)
+    }
+}

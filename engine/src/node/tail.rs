@@ -1,0 +1,203 @@
+//! What the journal holds of one opening: a stream's records behind its last published tree.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use hiloop_journal::RecoveredRecord;
+use hiloop_manifest::schema::Totals;
+use hiloop_types::{Error, MetaBatch, MetaStore, Name, NameKind, Nonce, Result, ResultExt, Seqno, Session};
+use serde::{Deserialize, Serialize};
+
+use crate::layer::Layer;
+use crate::record::{ATTEMPT, Batch, CHANGES, CLOSED, CUT, OPEN, PUBLISHED, PublishedDoc, StreamDoc, replay};
+use crate::workspace::staged_at;
+
+/// The part of a stream that outlives its journal segments; kept in the node's index.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct StreamState {
+    pub doc: StreamDoc,
+    pub published: Option<PublishedDoc>,
+    pub nonces: Vec<Nonce>,
+    pub next_ino: u64,
+    /// True where the directory is a copy of the one that wrote it: it may be recovered, never resumed (`protocols.md` 2.8).
+    #[serde(default)]
+    pub foreign: bool,
+}
+
+impl StreamState {
+    pub fn key(session: Session) -> Vec<u8> {
+        [b"stream/".as_slice(), &session.0.to_be_bytes()].concat()
+    }
+    pub fn save(&self, batch: &mut MetaBatch) -> Result<()> {
+        let body = serde_json::to_vec(self).map_err(|e| Error::internal(format!("cannot encode a stream: {e}")))?;
+        batch.put(hiloop_types::Column::State, Self::key(self.doc.session), body);
+        Ok(())
+    }
+}
+
+/// One opening's records.
+#[derive(Clone, Debug)]
+pub(crate) struct Tail {
+    pub stream: StreamState,
+    records: Vec<(Seqno, Batch, u64)>,
+    cuts: Vec<(Seqno, Name)>,
+    last: Seqno,
+    closed: bool,
+    /// Of a workspace that was attached and fenced: its layers, instead of records.
+    layers: Option<(VecDeque<Arc<Layer>>, Layer)>,
+}
+
+/// A tail folded over its published tree.
+pub(crate) struct Folded {
+    pub layers: VecDeque<Arc<Layer>>,
+    pub active: Layer,
+    /// Change of the totals since the published tree.
+    pub inodes: i64,
+    pub bytes: i64,
+    pub next_ino: u64,
+    pub last: Seqno,
+}
+
+impl Folded {
+    pub fn totals(&self, below: Totals) -> Totals {
+        Totals { inodes: below.inodes.saturating_add_signed(self.inodes), bytes: below.bytes.saturating_add_signed(self.bytes) }
+    }
+    /// Unpublished (bytes, operations).
+    pub fn backlog(&self) -> (u64, u64) {
+        let all = || self.layers.iter().map(AsRef::as_ref).chain(std::iter::once(&self.active));
+        (all().map(|l| l.bytes).sum(), all().map(|l| l.operations).sum())
+    }
+}
+
+impl Tail {
+    pub fn new(stream: StreamState) -> Self {
+        Self { stream, records: Vec::new(), cuts: Vec::new(), last: Seqno(0), closed: false, layers: None }
+    }
+    /// The tail of a workspace that was attached here and fenced.
+    pub fn of_layers(stream: StreamState, layers: (VecDeque<Arc<Layer>>, Layer), last: Seqno) -> Self {
+        Self { last, layers: Some(layers), ..Self::new(stream) }
+    }
+    pub fn published(&self) -> Seqno {
+        self.stream.published.as_ref().map_or(Seqno(0), |p| p.sequence)
+    }
+    /// True where it holds nothing that is not published.
+    pub fn is_done(&self) -> bool {
+        if let Some((sealed, active)) = &self.layers {
+            return sealed.iter().all(|l| l.is_empty()) && active.is_empty();
+        }
+        let published = self.published();
+        self.closed || (self.records.iter().all(|(s, ..)| *s <= published) && self.cuts.iter().all(|(s, _)| *s <= published))
+    }
+    pub fn is_closed(&self) -> bool {
+        self.closed
+    }
+    pub fn slabs(&self) -> Result<Vec<u64>> {
+        let f = self.fold(self.published())?;
+        Ok(f.layers.iter().flat_map(|l| l.slabs.iter().copied()).chain(f.active.slabs.iter().copied()).collect())
+    }
+
+    /// Takes one record of the stream.
+    pub fn take(&mut self, r: &RecoveredRecord<'_>) -> Result<()> {
+        self.last = r.seqno;
+        match r.kind {
+            CHANGES => {
+                let staged: Vec<_> = r.staged.iter().map(staged_at).collect();
+                let batch = Batch::decode(r.body, &staged).at(format!("journal record {}", r.seqno))?;
+                let bytes = r.body.len() as u64 + staged.iter().map(|s| u64::from(s.len)).sum::<u64>();
+                self.stream.next_ino = self.stream.next_ino.max(batch.next_ino);
+                self.records.push((r.seqno, batch, bytes));
+            }
+            CUT => {
+                let name = String::from_utf8_lossy(r.body).into_owned();
+                self.cuts.push((r.seqno, Name::new(NameKind::Snapshot, name)?));
+            }
+            ATTEMPT => {
+                let nonce: [u8; 8] = r.body.try_into().map_err(|_| Error::corrupt(format!("journal record {} is no nonce", r.seqno)))?;
+                self.stream.nonces.push(Nonce(u64::from_be_bytes(nonce)));
+            }
+            PUBLISHED => {
+                let doc: PublishedDoc = decode(r)?;
+                self.records.retain(|(s, ..)| *s > doc.sequence);
+                // A cut at the published sequence may still lack its snapshot object: it is put again, idempotently.
+                self.cuts.retain(|(s, _)| *s >= doc.sequence);
+                self.stream.published = Some(doc);
+            }
+            CLOSED => self.closed = true,
+            other => return Err(Error::corrupt(format!("journal record {} has kind {other}", r.seqno)).hint("a newer hiloop wrote this journal")),
+        }
+        Ok(())
+    }
+
+    /// Folds the records above `published` into layers, one per cut.
+    pub fn fold(&self, published: Seqno) -> Result<Folded> {
+        if let Some((layers, active)) = self.layers.clone() {
+            // The totals of a fork are counted anew from its published superblock and the layers' own.
+            return Ok(Folded { layers, active, inodes: 0, bytes: 0, next_ino: self.stream.next_ino, last: self.last });
+        }
+        let mut out = Folded {
+            layers: VecDeque::new(),
+            active: Layer::default(),
+            inodes: 0,
+            bytes: 0,
+            next_ino: self.stream.next_ino,
+            last: self.last.max(published),
+        };
+        let mut cuts = self.cuts.iter().filter(|(s, _)| *s > published).peekable();
+        for (seqno, batch, bytes) in self.records.iter().filter(|(s, ..)| *s > published) {
+            while let Some((at, name)) = cuts.next_if(|(at, _)| at < seqno) {
+                seal(&mut out, *at, name);
+            }
+            out.inodes += batch.inodes;
+            out.bytes += batch.bytes;
+            out.active.operations += 1;
+            out.active.bytes += bytes;
+            out.active.last = *seqno;
+            replay(&mut out.active, batch.clone())?;
+        }
+        for (at, name) in cuts {
+            seal(&mut out, *at, name);
+        }
+        Ok(out)
+    }
+}
+
+fn seal(out: &mut Folded, at: Seqno, name: &Name) {
+    let mut layer = std::mem::take(&mut out.active);
+    layer.last = at;
+    layer.cuts.push(name.clone());
+    out.layers.push_back(Arc::new(layer));
+}
+
+fn decode<T: serde::de::DeserializeOwned>(r: &RecoveredRecord<'_>) -> Result<T> {
+    serde_json::from_slice(r.body).map_err(|e| Error::corrupt(format!("journal record {} is damaged: {e}", r.seqno)))
+}
+
+/// Reads the streams that the index knows.
+pub(crate) fn load(meta: &dyn MetaStore) -> Result<Vec<Tail>> {
+    let mut out = Vec::new();
+    let mut bad = None;
+    meta.scan(hiloop_types::Column::State, b"stream/", &mut |_, v| {
+        match serde_json::from_slice::<StreamState>(v) {
+            Ok(s) => out.push(Tail::new(s)),
+            Err(e) => bad = Some(Error::corrupt(format!("the node's index holds a damaged stream: {e}"))),
+        }
+        bad.is_none()
+    })?;
+    bad.map_or(Ok(out), Err)
+}
+
+/// Takes one record of the journal into the tail of its stream.
+pub(crate) fn take(tails: &mut std::collections::HashMap<Session, Tail>, r: &RecoveredRecord<'_>) -> Result<()> {
+    let session = Session(r.stream);
+    if r.kind == OPEN {
+        let doc: StreamDoc = decode(r)?;
+        let state = StreamState { nonces: vec![doc.nonce], next_ino: doc.next_ino, published: None, foreign: false, doc };
+        tails.entry(session).or_insert_with(|| Tail::new(state));
+        return Ok(());
+    }
+    match tails.get_mut(&session) {
+        Some(t) => t.take(r),
+        // Its end was noted in the index before the journal let go of its last segment.
+        None => Ok(()),
+    }
+}

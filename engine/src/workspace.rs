@@ -1,0 +1,293 @@
+//! A workspace that is open on this node: a published tree, the layers over it, and what moves them.
+//!
+//! # Guarantees (`protocols.md` 1), and the test in each cell
+//!
+//! Tests live in `engine/tests/node` unless another path is given; `-` is a cell that cannot happen.
+//!
+//! | event | accepted, not fsynced | fsynced (`local`) | published (`replicated`) |
+//! |---|---|---|---|
+//! | daemon dies | `durability::killed_keeps_accepted` | same | same |
+//! | power cut | `durability::power_cut_keeps_a_prefix` | `durability::power_cut_keeps_synced` | `durability::node_lost_keeps_published` |
+//! | flush of the node disk fails | `durability::failed_flush_is_named_and_read_only` | same | same |
+//! | node lost for ever | `fencing::lost_window_is_recorded` | same | `durability::node_lost_keeps_published` |
+//! | fenced by another node | `fencing::fenced_tail_becomes_a_fork` | same | same |
+//! | store slow or away | `backlog::store_away_then_back` | same | same |
+//!
+//! # Threads and locks
+//!
+//! One lock, [`State`], guards tree pointer and layers. Readers and the one writer hold it for microseconds and never while they
+//! wait; the replicator takes it only to seal a layer and to drop a published one, both O(1). Operations that miss something in
+//! memory return [`Stop::Miss`] and are run again after [`Workspace::fetch`].
+
+mod admission;
+mod read;
+mod replicator;
+mod scan;
+mod seal;
+mod state;
+mod status;
+mod txn;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+pub(crate) use admission::Control;
+pub use admission::{Admission, Cost};
+use hiloop_env::Env;
+use hiloop_journal::{Journal, StreamId};
+use hiloop_manifest::schema::{NameHasher, Timestamp, Totals};
+use hiloop_types::{Error, ErrorKind, Name, Result, Seqno, Session, WriterEpoch, limits};
+use parking_lot::{Mutex, RwLock};
+pub use read::{Read, View};
+pub(crate) use replicator::{INO_RESERVE, Replicator, check_head, release as release_head, run as replicate};
+pub(crate) use state::{State, staged_at};
+pub use status::{Standing, WorkspaceStatus};
+use tokio::runtime::Handle;
+pub use txn::Txn;
+
+use crate::catalog::{BaseRoot, Catalog, Found, Head};
+use crate::hydrate::{DomainKeys, Hydrator};
+use crate::stop::{Miss, Stop};
+
+/// What `fsync` waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Durability {
+    /// The node's disk.
+    Local,
+    /// A published head.
+    Replicated,
+}
+
+/// Callback of something that ended.
+pub type Done = Box<dyn FnOnce(Result<()>) + Send>;
+
+/// What the workspaces of a node share.
+pub(crate) struct NodeShared {
+    pub env: Env,
+    pub runtime: Handle,
+    pub journal: Arc<Journal>,
+    /// Unpublished bytes of all workspaces.
+    pub backlog: AtomicU64,
+    /// Called after a publish freed layers: journal and slabs may be released.
+    pub released: Box<dyn Fn() + Send + Sync>,
+}
+
+/// A workspace open on this node. Cheap to clone.
+#[derive(Clone)]
+pub struct Workspace(pub(crate) Arc<Shared>);
+
+pub(crate) struct Shared {
+    pub node: Arc<NodeShared>,
+    pub name: Name,
+    pub store_url: String,
+    pub domain: Name,
+    pub bases: Vec<BaseRoot>,
+    pub epoch: WriterEpoch,
+    pub session: Session,
+    pub durability: Durability,
+    pub read_only: bool,
+    pub quota: Option<u64>,
+    pub catalog: Catalog,
+    pub hydrator: Hydrator,
+    pub keys: DomainKeys,
+    pub hasher: NameHasher,
+    pub name_key: [u8; 32],
+    pub state: RwLock<State>,
+    pub standing: RwLock<Standing>,
+    pub admission: Control,
+    pub replicator: Replicator,
+    pub head: tokio::sync::Mutex<Found<Head>>,
+    pub sequential: Mutex<read::Sequential>,
+    pub fenced_hooks: Mutex<Vec<Box<dyn Fn() + Send + Sync>>>,
+    /// Last time that was handed out, nanoseconds: file times never go backwards.
+    pub last_time: AtomicU64,
+}
+
+impl std::fmt::Debug for Workspace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Workspace({}, epoch {})", self.0.name, self.0.epoch)
+    }
+}
+
+impl Workspace {
+    /// Its name.
+    pub fn name(&self) -> &Name {
+        &self.0.name
+    }
+    /// Epoch of this opening.
+    pub fn epoch(&self) -> WriterEpoch {
+        self.0.epoch
+    }
+    /// Session of this opening.
+    pub fn session(&self) -> Session {
+        self.0.session
+    }
+    /// True where nothing may be changed by the mount's own wish.
+    pub fn is_read_only(&self) -> bool {
+        self.0.read_only
+    }
+    /// Bytes that are not holes it may hold; `None`: no limit.
+    pub fn quota(&self) -> Option<u64> {
+        self.0.quota
+    }
+    /// Counts for `statfs`.
+    pub fn totals(&self) -> Totals {
+        self.0.state.read().totals
+    }
+    /// What `fsync` waits for here.
+    pub fn durability(&self) -> Durability {
+        self.0.durability
+    }
+
+    /// The wall clock; never goes backwards within the workspace, whatever the node's clock does.
+    pub fn now(&self) -> Timestamp {
+        let wall = self.0.node.env.wall().as_nanos() as u64;
+        let ns = self.0.last_time.fetch_max(wall, Ordering::Relaxed).max(wall);
+        Timestamp { secs: (ns / 1_000_000_000) as i64, nanos: (ns % 1_000_000_000) as u32 }
+    }
+
+    /// A consistent view; hold it for one operation, never across a wait.
+    pub fn view(&self) -> View<'_> {
+        View::new(&self.0)
+    }
+
+    /// Runs `f` as one atomic change and returns the number of its record. On an error nothing happened.
+    ///
+    /// # Errors
+    /// Those of `f`; `Fenced` or `Closed` where the workspace may not be written; `Exhausted` where the node's disk is full.
+    pub fn update<T, E: From<Stop>>(&self, f: impl FnOnce(&mut Txn<'_>) -> Result<T, E>) -> Result<(T, Seqno), E> {
+        self.0.check_writable().map_err(|e| E::from(Stop::Error(e)))?;
+        let mut txn = Txn::new(&self.0);
+        let value = f(&mut txn)?;
+        let seqno = txn.commit().map_err(|e| E::from(Stop::Error(e)))?;
+        Ok((value, seqno))
+    }
+
+    /// Brings what was missing into memory, on background threads; `done` is called once, within [`limits::READ_DEADLINE`].
+    pub fn fetch(&self, miss: Miss, done: Done) {
+        let shared = self.0.clone();
+        self.0.node.runtime.spawn(async move { done(shared.fetch(miss).await) });
+    }
+
+    /// [`Self::fetch`] for callers that may block; not on a runtime thread.
+    ///
+    /// # Errors
+    /// As [`Self::fetch`]'s result.
+    pub fn fetch_blocking(&self, miss: Miss) -> Result<()> {
+        self.0.node.runtime.block_on(self.0.fetch(miss))
+    }
+
+    /// Runs a reading operation, waiting for what it misses. Not on a runtime or FUSE thread.
+    ///
+    /// # Errors
+    /// Those of `f` and of fetches.
+    pub fn read_blocking<T>(&self, mut f: impl FnMut(&View<'_>) -> Result<T, Stop>) -> Result<T> {
+        loop {
+            let stop = match f(&self.view()) {
+                Ok(v) => return Ok(v),
+                Err(stop) => stop,
+            };
+            self.settle(stop)?;
+        }
+    }
+
+    /// Runs a changing operation, waiting for what it misses and for room in the backlog. Not on a runtime or FUSE thread.
+    ///
+    /// # Errors
+    /// Those of `f` and of fetches.
+    pub fn update_blocking<T>(&self, mut f: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>) -> Result<(T, Seqno)> {
+        loop {
+            match self.update(&mut f) {
+                Ok(v) => return Ok(v),
+                Err(stop) => self.settle(stop)?,
+            }
+        }
+    }
+
+    fn settle(&self, stop: Stop) -> Result<()> {
+        match stop {
+            Stop::Miss(m) => self.fetch_blocking(m),
+            Stop::Error(e) => Err(e),
+        }
+    }
+
+    /// Calls `done` once everything up to `upto` is as durable as this opening promises for `fsync`.
+    pub fn sync(&self, upto: Seqno, done: Done) {
+        match self.0.durability {
+            Durability::Local => self.0.node.journal.commit_async(upto, Box::new(move |r| done(r.map(drop)))),
+            Durability::Replicated => self.0.replicator.when_published(upto, done),
+        }
+    }
+
+    /// Number of the last accepted record of this workspace.
+    pub fn accepted(&self) -> Seqno {
+        self.0.state.read().accepted
+    }
+
+    /// Calls `hook` (from a thread of its own) when another session has taken the workspace over.
+    pub fn on_fenced(&self, hook: impl Fn() + Send + Sync + 'static) {
+        self.0.fenced_hooks.lock().push(Box::new(hook));
+    }
+}
+
+impl Shared {
+    pub fn stream(&self) -> StreamId {
+        self.session.0
+    }
+
+    pub fn check_writable(&self) -> Result<()> {
+        if self.read_only {
+            return Err(Error::closed(format!("workspace {} is mounted read-only", self.name)));
+        }
+        self.standing.read().check(&self.name)
+    }
+
+    /// Notes that the workspace may no longer be written; the first reason stands.
+    pub fn stop_writing(self: &Arc<Self>, why: Standing) {
+        {
+            let mut standing = self.standing.write();
+            if !matches!(*standing, Standing::Live) {
+                return;
+            }
+            tracing::error!(workspace = %self.name, epoch = %self.epoch, standing = %why, "workspace stops accepting writes");
+            *standing = why.clone();
+        }
+        self.admission.wake_all();
+        self.replicator.fail_waiters(|| why.check(&self.name).err().unwrap_or_else(|| Error::closed("the workspace is closed")));
+        if matches!(why, Standing::Fenced { .. }) {
+            let shared = self.clone();
+            // Hooks talk to the kernel, which may wait for a request that only another thread answers.
+            std::thread::spawn(move || shared.fenced_hooks.lock().iter().for_each(|h| h()));
+        }
+    }
+
+    pub async fn fetch(self: &Arc<Self>, miss: Miss) -> Result<()> {
+        let work = async {
+            match miss {
+                Miss::Node(n) => self.hydrator.node_now(&n).await.map(drop),
+                Miss::Chunks(chunks) => {
+                    self.hydrator.chunks_ahead(&self.keys, &chunks).await;
+                    for c in &chunks {
+                        self.hydrator.chunk_now(&self.keys, c).await?;
+                    }
+                    Ok(())
+                }
+                Miss::Staged(at) => {
+                    let shared = self.clone();
+                    let read = tokio::task::spawn_blocking(move || shared.node.journal.verify_staged(&state::staged_ref(&at)));
+                    match read.await {
+                        // Published and released meanwhile: the operation will find the bytes elsewhere.
+                        Ok(Err(e)) if matches!(e.kind(), ErrorKind::Corrupt) && !self.state.read().names_slab(at.slab) => Ok(()),
+                        Ok(r) => r.map(drop),
+                        Err(e) => Err(Error::internal(format!("a read of staged data died: {e}"))),
+                    }
+                }
+            }
+        };
+        match tokio::time::timeout(limits::READ_DEADLINE, work).await {
+            Ok(r) => r,
+            Err(_) => Err(Error::unavailable(format!("the store did not answer within {} s", limits::READ_DEADLINE.as_secs())).at(&self.name)),
+        }
+    }
+}

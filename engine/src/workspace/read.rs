@@ -1,0 +1,271 @@
+//! Reading a workspace from memory.
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use hiloop_manifest::schema::{Attr, Block, Entry, IndexEntry, Key, KeyKind, NameHasher, Prefix, Source, Value};
+use hiloop_types::{Error, Ino, Result, limits};
+use parking_lot::RwLockReadGuard;
+
+use super::{Shared, State, scan, state};
+use crate::stop::{Miss, Stop};
+
+/// First readahead window of a file that is read in sequence, bytes; doubles with each miss.
+const READAHEAD_FIRST: u64 = 256 * limits::KIB;
+/// Largest readahead window, bytes.
+const READAHEAD_MAX: u64 = 8 * limits::MIB;
+/// Files whose sequence is remembered.
+const SEQUENTIAL_FILES: usize = 1024;
+
+/// A consistent view of a workspace: holds its lock, so it must be short.
+pub struct View<'a> {
+    pub(super) shared: &'a Shared,
+    pub(super) state: RwLockReadGuard<'a, State>,
+}
+
+fn wrong(key: &Key) -> Stop {
+    Stop::Error(Error::internal(format!("{key:?} holds a value of another kind")))
+}
+
+/// Reading by what the keys mean. [`Stop::Miss`]: fetch and run the operation again.
+pub trait Read {
+    /// The value of a key.
+    ///
+    /// # Errors
+    /// A miss, or a damaged value.
+    fn value(&self, key: &Key) -> Result<Option<Value>, Stop>;
+    /// Calls `f` for each key of `prefix` from `from` on, in order, until it returns false.
+    ///
+    /// # Errors
+    /// As [`Self::value`]; `f` may have been called before.
+    fn scan(&self, prefix: &Prefix, from: &[u8], f: &mut dyn FnMut(KeyKind<'_>, &Value) -> bool) -> Result<(), Stop>;
+    /// The hash of entry names.
+    fn hasher(&self) -> &NameHasher;
+
+    /// Attributes of an inode.
+    ///
+    /// # Errors
+    /// As [`Self::value`].
+    fn attr(&self, ino: Ino) -> Result<Option<Attr>, Stop> {
+        let key = Key::attr(ino);
+        match self.value(&key)? {
+            None => Ok(None),
+            Some(Value::Attr(a)) => Ok(Some(*a)),
+            Some(_) => Err(wrong(&key)),
+        }
+    }
+    /// A directory entry by name.
+    ///
+    /// # Errors
+    /// As [`Self::value`].
+    fn entry(&self, dir: Ino, name: &[u8]) -> Result<Option<Entry>, Stop> {
+        let key = self.hasher().entry(dir, name);
+        match self.value(&key)? {
+            None => Ok(None),
+            Some(Value::Entry(e)) => Ok(Some(e)),
+            Some(_) => Err(wrong(&key)),
+        }
+    }
+    /// A directory entry by index.
+    ///
+    /// # Errors
+    /// As [`Self::value`].
+    fn index_entry(&self, dir: Ino, index: u64) -> Result<Option<IndexEntry>, Stop> {
+        let key = Key::index(dir, index);
+        match self.value(&key)? {
+            None => Ok(None),
+            Some(Value::Index(e)) => Ok(Some(e)),
+            Some(_) => Err(wrong(&key)),
+        }
+    }
+    /// Entries of a directory in index order, from `index` on.
+    ///
+    /// # Errors
+    /// As [`Self::scan`].
+    fn entries_from(&self, dir: Ino, index: u64, f: &mut dyn FnMut(u64, &IndexEntry) -> bool) -> Result<(), Stop> {
+        self.scan(&Prefix::index(dir), Key::index(dir, index).as_bytes(), &mut |k, v| match (k, v) {
+            (KeyKind::Index(_, i), Value::Index(e)) => f(i, e),
+            _ => true,
+        })
+    }
+    /// One block of a file; `None` where it is a hole.
+    ///
+    /// # Errors
+    /// As [`Self::value`].
+    fn block(&self, ino: Ino, n: u64) -> Result<Option<Block>, Stop> {
+        let key = Key::block(ino, n);
+        match self.value(&key)? {
+            None => Ok(None),
+            Some(Value::Block(b)) => Ok(Some(b)),
+            Some(_) => Err(wrong(&key)),
+        }
+    }
+    /// Blocks of a file that are not holes, from block `n` on.
+    ///
+    /// # Errors
+    /// As [`Self::scan`].
+    fn blocks_from(&self, ino: Ino, n: u64, f: &mut dyn FnMut(u64, &Block) -> bool) -> Result<(), Stop> {
+        self.scan(&Prefix::blocks(ino), Key::block(ino, n).as_bytes(), &mut |k, v| match (k, v) {
+            (KeyKind::Block(_, i), Value::Block(b)) => f(i, b),
+            _ => true,
+        })
+    }
+    /// An extended attribute.
+    ///
+    /// # Errors
+    /// As [`Self::value`].
+    fn xattr(&self, ino: Ino, name: &[u8]) -> Result<Option<Bytes>, Stop> {
+        let key = Key::xattr(ino, name);
+        match self.value(&key)? {
+            None => Ok(None),
+            Some(Value::Bytes(b)) => Ok(Some(b)),
+            Some(_) => Err(wrong(&key)),
+        }
+    }
+    /// Extended attributes of an inode in name order.
+    ///
+    /// # Errors
+    /// As [`Self::scan`].
+    fn xattrs(&self, ino: Ino, f: &mut dyn FnMut(&[u8], &Bytes) -> bool) -> Result<(), Stop> {
+        self.scan(&Prefix::xattrs(ino), &[], &mut |k, v| match (k, v) {
+            (KeyKind::Xattr(_, n), Value::Bytes(b)) => f(n, b),
+            _ => true,
+        })
+    }
+    /// Names of an inode as (directory, index).
+    ///
+    /// # Errors
+    /// As [`Self::scan`].
+    fn backrefs(&self, ino: Ino, f: &mut dyn FnMut(Ino, u64) -> bool) -> Result<(), Stop> {
+        self.scan(&Prefix::backrefs(ino), &[], &mut |k, _| match k {
+            KeyKind::BackRef { dir, index, .. } => f(dir, index),
+            _ => true,
+        })
+    }
+}
+
+impl<'a> View<'a> {
+    pub(super) fn new(shared: &'a Shared) -> Self {
+        Self { shared, state: shared.state.read() }
+    }
+
+    /// Appends `len` bytes of a file from `offset` on to `out`; the caller has clipped the range to the file's size. Data that is in
+    /// memory or in the page cache is answered now; otherwise the miss names all chunks of the range, and of a readahead window
+    /// where the file is read in sequence.
+    ///
+    /// # Errors
+    /// A miss (what was appended so far is then undefined), or damage.
+    pub fn read(&self, ino: Ino, offset: u64, len: u64, out: &mut Vec<u8>) -> Result<(), Stop> {
+        let end = offset + len;
+        out.reserve(len as usize);
+        let base = out.len();
+        let mut missing = Vec::new();
+        let mut failed = None;
+        self.blocks_from(ino, offset / limits::BLOCK, &mut |n, block| {
+            let start = n * limits::BLOCK;
+            if start >= end {
+                return false;
+            }
+            let (from, to) = (offset.max(start) - start, end.min(start + limits::BLOCK) - start);
+            for p in block.pieces().iter().filter_map(|p| p.within(from as u32, to as u32)) {
+                out.resize(base + (start + u64::from(p.start) - offset) as usize, 0);
+                if let Err(stop) = self.piece(&p.source, p.len, out, &mut missing) {
+                    failed = Some(stop);
+                    return false;
+                }
+            }
+            true
+        })?;
+        if let Some(stop) = failed {
+            return Err(stop);
+        }
+        if !missing.is_empty() {
+            self.add_readahead(ino, offset, end, &mut missing);
+            return Err(Stop::Miss(Miss::Chunks(missing)));
+        }
+        self.shared.sequential.lock().note(ino, end);
+        out.resize(base + len as usize, 0);
+        Ok(())
+    }
+
+    fn piece(&self, source: &Source, len: u32, out: &mut Vec<u8>, missing: &mut Vec<hiloop_manifest::schema::ChunkRef>) -> Result<(), Stop> {
+        let at = out.len();
+        match source {
+            Source::Zero => out.resize(at + len as usize, 0),
+            Source::Inline(b) => out.extend_from_slice(&b[..len as usize]),
+            Source::Chunk { chunk, skip } => match self.shared.hydrator.chunk_in_memory(&chunk.id) {
+                Some(b) => out.extend_from_slice(&b[*skip as usize..(*skip + len) as usize]),
+                None => missing.push(*chunk),
+            },
+            Source::Staged { at: staged, skip } => {
+                out.resize(at + len as usize, 0);
+                let journal = &self.shared.node.journal;
+                if !journal.read_staged_nowait(&state::staged_ref(staged), *skip, &mut out[at..])? {
+                    return Err(Stop::Miss(Miss::Staged(*staged)));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the chunks behind a missed range where the file is read in sequence.
+    fn add_readahead(&self, ino: Ino, offset: u64, end: u64, missing: &mut Vec<hiloop_manifest::schema::ChunkRef>) {
+        let Some(window) = self.shared.sequential.lock().window(ino, offset) else { return };
+        let limit = end + window;
+        // Manifest nodes that are not here end the window: readahead never waits.
+        let _ = self.blocks_from(ino, end / limits::BLOCK, &mut |n, block| {
+            if n * limits::BLOCK >= limit {
+                return false;
+            }
+            for p in block.pieces() {
+                if let Source::Chunk { chunk, .. } = &p.source {
+                    if self.shared.hydrator.chunk_in_memory(&chunk.id).is_none() {
+                        missing.push(*chunk);
+                    }
+                }
+            }
+            true
+        });
+        missing.dedup_by_key(|c| c.id);
+    }
+}
+
+impl Read for View<'_> {
+    fn value(&self, key: &Key) -> Result<Option<Value>, Stop> {
+        self.state.value(&self.shared.hydrator, key)
+    }
+    fn scan(&self, prefix: &Prefix, from: &[u8], f: &mut dyn FnMut(KeyKind<'_>, &Value) -> bool) -> Result<(), Stop> {
+        scan::scan(self.state.overlays(), self.state.root.as_ref(), &self.shared.hydrator, prefix, from, f)
+    }
+    fn hasher(&self) -> &NameHasher {
+        &self.shared.hasher
+    }
+}
+
+/// Which files are read in sequence, and how far ahead it is worth to read.
+#[derive(Default)]
+pub(crate) struct Sequential {
+    files: HashMap<Ino, (u64, u64)>,
+}
+
+impl Sequential {
+    /// A read that ended at `end` was answered.
+    fn note(&mut self, ino: Ino, end: u64) {
+        if self.files.len() >= SEQUENTIAL_FILES && !self.files.contains_key(&ino) {
+            self.files.clear();
+        }
+        self.files.entry(ino).or_insert((end, READAHEAD_FIRST)).0 = end;
+    }
+    /// The window of a read at `offset` that missed; `None` where it does not continue a sequence.
+    fn window(&mut self, ino: Ino, offset: u64) -> Option<u64> {
+        let (next, window) = self.files.get_mut(&ino)?;
+        // The kernel's own readahead may pass its last request on out of order: near is in sequence.
+        if offset.abs_diff(*next) > READAHEAD_MAX {
+            *window = READAHEAD_FIRST;
+            return None;
+        }
+        let now = *window;
+        *window = (now * 2).min(READAHEAD_MAX);
+        Some(now)
+    }
+}

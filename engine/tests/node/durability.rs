@@ -1,0 +1,107 @@
+//! What survives what (`protocols.md` 1).
+
+use crate::kit::{World, name, noise, put, read};
+use hiloop_engine::catalog::{Catalog, Head};
+use hiloop_env::Env;
+
+#[test]
+fn killed_keeps_accepted() {
+    let world = World::new();
+    let engine = world.node("n1");
+    let w = world.attach(&engine, "ws");
+    let (small, large) = (b"hello".to_vec(), noise(1, 3_000_000));
+    put(&w, "small", &small);
+    put(&w, "large", &large);
+    world.flush(&w);
+    put(&w, "small", b"changed after the flush");
+    put(&w, "late", &noise(2, 500_000));
+    let epoch = w.epoch();
+    drop(w);
+    let engine = world.kill(engine, "n1", "n1-again");
+    let w = world.attach(&engine, "ws");
+    assert_eq!(w.epoch(), epoch, "a restarted daemon keeps its session");
+    assert_eq!(read(&w, "small").unwrap(), b"changed after the flush");
+    assert_eq!(read(&w, "late").unwrap(), noise(2, 500_000));
+    assert_eq!(read(&w, "large").unwrap(), large);
+    // And what was recovered is published like everything else.
+    world.flush(&w);
+    let other = world.node("n2");
+    let w2 = world.take_over(&other, "ws").unwrap();
+    assert_eq!(read(&w2, "small").unwrap(), b"changed after the flush");
+    assert_eq!(read(&w2, "late").unwrap(), noise(2, 500_000));
+}
+
+#[test]
+fn node_lost_keeps_published() {
+    let world = World::new();
+    let engine = world.node("n1");
+    let w = world.attach(&engine, "ws");
+    for i in 0..200u64 {
+        put(&w, &format!("f{i}"), &noise(i, 1 + i as usize * 97));
+    }
+    world.flush(&w);
+    let totals = w.totals();
+    let other = world.node("n2");
+    let w2 = world.take_over(&other, "ws").unwrap();
+    for i in 0..200u64 {
+        assert_eq!(read(&w2, &format!("f{i}")).unwrap(), noise(i, 1 + i as usize * 97), "f{i}");
+    }
+    assert_eq!(w2.totals(), totals);
+    assert_eq!(w2.totals().inodes, 201);
+}
+
+#[test]
+fn overwrites_and_truncation_survive_publishing() {
+    let world = World::new();
+    let engine = world.node("n1");
+    let w = world.attach(&engine, "ws");
+    let mut model = noise(7, 700_000);
+    put(&w, "f", &model);
+    world.flush(&w);
+    let ino = w.read_blocking(|v| hiloop_engine::workspace::Read::entry(v, hiloop_types::ROOT_INO, b"f")).unwrap().unwrap().ino;
+    for round in 0..30u64 {
+        let at = (round * 23_311) as usize % 690_000;
+        let patch = noise(100 + round, 1 + (round as usize * 311) % 9000);
+        w.update_blocking(|txn| {
+            let mut attr = hiloop_engine::workspace::Read::attr(txn, ino)?.unwrap();
+            txn.write(ino, &mut attr, at as u64, &patch)?;
+            txn.put_attr(ino, attr)
+        })
+        .unwrap();
+        let end = (at + patch.len()).max(model.len());
+        model.resize(end, 0);
+        model[at..at + patch.len()].copy_from_slice(&patch);
+        if round % 7 == 3 {
+            world.flush(&w);
+        }
+        assert_eq!(read(&w, "f").unwrap(), model, "round {round}");
+    }
+    w.update_blocking(|txn| {
+        let mut attr = hiloop_engine::workspace::Read::attr(txn, ino)?.unwrap();
+        txn.truncate(ino, &mut attr, 300_001)?;
+        txn.put_attr(ino, attr)
+    })
+    .unwrap();
+    model.truncate(300_001);
+    world.flush(&w);
+    let w2 = world.take_over(&world.node("n2"), "ws").unwrap();
+    assert_eq!(read(&w2, "f").unwrap(), model);
+}
+
+#[test]
+fn a_clean_detach_loses_nothing_and_says_so() {
+    let world = World::new();
+    let engine = world.node("n1");
+    let w = world.attach(&engine, "ws");
+    put(&w, "f", &noise(1, 100_000));
+    let report = world.runtime.block_on(engine.detach(&w, std::time::Duration::from_secs(30))).unwrap();
+    assert_eq!((report.left_bytes, report.released), (0, true));
+    let catalog = Catalog::new(world.store.clone(), Env::real());
+    let head = world.runtime.block_on(catalog.require::<Head>(name("ws").as_str())).unwrap().doc;
+    assert_eq!(head.release.unwrap().tail, 0);
+    // Another node need not watch, and nothing was lost.
+    let other = world.node("n2");
+    let (w2, report) = world.runtime.block_on(other.attach(crate::kit::request("ws"))).unwrap();
+    assert_eq!(report.lost_window, hiloop_engine::catalog::LostWindow::None);
+    assert_eq!(read(&w2, "f").unwrap(), noise(1, 100_000));
+}

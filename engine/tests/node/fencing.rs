@@ -1,0 +1,71 @@
+//! One writer per workspace (`protocols.md` 3).
+
+use crate::kit::{World, eventually, noise, put, read, request};
+use hiloop_engine::catalog::LostWindow;
+use hiloop_engine::workspace::Standing;
+use hiloop_types::ErrorKind;
+
+#[test]
+fn a_live_writer_is_refused_by_name_and_fenced_on_demand() {
+    let world = World::new();
+    let first = world.node("n1");
+    let w = world.attach(&first, "ws");
+    put(&w, "a", b"1");
+    world.flush(&w);
+    let second = world.node("n2");
+    let refused = world.runtime.block_on(second.attach(request("ws"))).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Conflict);
+    assert!(refused.to_string().contains("node n1") && refused.to_string().contains("--take-over"), "{refused}");
+    let w2 = world.take_over(&second, "ws").unwrap();
+    assert!(w2.epoch() > w.epoch());
+    // Idle as it is, the first writer notices with its next heartbeat.
+    eventually("the idle writer is fenced", || matches!(w.status().standing, Standing::Fenced { .. }));
+    let refused = w.update(|txn| Ok::<_, hiloop_engine::stop::Stop>(txn.new_ino()?)).unwrap_err();
+    let hiloop_engine::stop::Stop::Error(e) = refused else { panic!("{refused:?}") };
+    assert_eq!(e.kind(), ErrorKind::Fenced);
+    assert_eq!(read(&w, "a").unwrap(), b"1", "local reads go on");
+}
+
+#[test]
+fn fenced_tail_becomes_a_fork() {
+    let world = World::new();
+    let first = world.node("n1");
+    let w = world.attach(&first, "ws");
+    put(&w, "published", b"1");
+    world.flush(&w);
+    let second = world.node("n2");
+    let w2 = world.take_over(&second, "ws").unwrap();
+    put(&w2, "theirs", b"2");
+    world.flush(&w2);
+    // Written before the first writer's next heartbeat tells it.
+    let tail = noise(5, 300_000);
+    let wrote = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| put(&w, "tail", &tail)));
+    eventually("the first writer is fenced", || matches!(w.status().standing, Standing::Fenced { .. }));
+    if wrote.is_err() {
+        return; // The heartbeat was quicker: then nothing was accepted and nothing may be recovered.
+    }
+    eventually("its tail is put aside", || first.status().tails == 1);
+    let recovered = world.runtime.block_on(first.recover(crate::kit::URL)).unwrap();
+    assert_eq!(recovered.len(), 1);
+    assert_eq!(recovered[0].from.as_str(), "ws");
+    assert!(recovered[0].operations >= 1 && recovered[0].bytes >= 300_000, "{recovered:?}");
+    let fork = world.attach(&second, recovered[0].name.as_str());
+    assert_eq!(read(&fork, "tail").unwrap(), tail);
+    assert_eq!(read(&fork, "published").unwrap(), b"1");
+    assert_eq!(read(&fork, "theirs"), None);
+    assert_eq!(read(&w2, "tail"), None);
+    assert_eq!(world.runtime.block_on(first.recover(crate::kit::URL)).unwrap().len(), 0, "nothing is recovered twice");
+}
+
+#[test]
+fn lost_window_is_recorded() {
+    let world = World::new();
+    let first = world.node("n1");
+    let w = world.attach(&first, "ws");
+    put(&w, "a", b"1");
+    world.flush(&w);
+    drop((w, first));
+    let second = world.node("n2");
+    let (_, report) = world.runtime.block_on(second.attach(request("ws"))).unwrap();
+    assert!(matches!(report.lost_window, LostWindow::Possible), "{report:?}");
+}

@@ -1,0 +1,46 @@
+//! Snapshots and forks of a workspace that goes on being written.
+
+use crate::kit::{World, name, noise, put, read};
+
+#[test]
+fn a_snapshot_holds_its_cut_and_forks_diverge() {
+    let world = World::new();
+    let engine = world.node("n1");
+    let w = world.attach(&engine, "ws");
+    put(&w, "f", b"before");
+    let (tx, rx) = tokio::sync::oneshot::channel();
+    let cut = world.runtime.block_on(w.snapshot(&name("s1"), move |r| drop(tx.send(r)))).unwrap();
+    put(&w, "f", b"after");
+    put(&w, "g", &noise(3, 400_000));
+    let doc = world.runtime.block_on(rx).unwrap().unwrap();
+    assert_eq!(doc.sequence, cut.0);
+    let a = world.fork(&engine, "a", "snapshot:s1");
+    let b = world.fork(&engine, "b", "snapshot:s1");
+    assert_eq!(read(&a, "f").unwrap(), b"before");
+    assert_eq!(read(&a, "g"), None);
+    put(&a, "f", b"of a");
+    put(&b, "only-b", b"x");
+    world.flush(&a);
+    world.flush(&b);
+    assert_eq!(read(&w, "f").unwrap(), b"after");
+    assert_eq!(read(&b, "f").unwrap(), b"before");
+    assert_eq!(read(&a, "only-b"), None);
+    let again = world.runtime.block_on(w.snapshot(&name("s1"), |_| {})).unwrap_err();
+    assert_eq!(again.kind(), hiloop_types::ErrorKind::Conflict);
+}
+
+#[test]
+fn a_cut_without_changes_is_a_snapshot_too() {
+    let world = World::new();
+    let engine = world.node("n1");
+    let w = world.attach(&engine, "ws");
+    put(&w, "f", b"x");
+    world.flush(&w);
+    for s in ["s1", "s2"] {
+        let (tx, rx) = tokio::sync::oneshot::channel();
+        world.runtime.block_on(w.snapshot(&name(s), move |r| drop(tx.send(r)))).unwrap();
+        world.runtime.block_on(rx).unwrap().unwrap();
+    }
+    let f = world.fork(&engine, "f", "s2");
+    assert_eq!(read(&f, "f").unwrap(), b"x");
+}
