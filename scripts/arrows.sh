@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# Checks the direction of dependencies: which of our crates may use which, and what the engine must not know.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+. ./lib.sh
+cd "$ROOT"
+
+# Our crates, each with those of ours that it may name as a normal dependency. A crate without a row fails.
+declare -A MAY=(
+    [hiloop-env]=""
+    [hiloop-types]=""
+    [hiloop-journal]="env types"
+    [hiloop-cache]="env types"
+    [hiloop-store]="env types"
+    [hiloop-manifest]="types"
+    [hiloop-source]="types"
+    [hiloop-rocks]="types"
+    [hiloop-engine]="cache env journal manifest source store types"
+    [hiloop-sim]="cache engine env journal manifest source store types"
+    [hiloop-fusefs]="cache engine env journal manifest rocks source store types"
+    [hiloop-benches]="cache engine env fusefs journal manifest rocks sim source store types"
+)
+# Third-party crates that only one crate of ours may name directly.
+declare -A OWNER=([fuser]=hiloop-fusefs [rocksdb]=hiloop-rocks [object_store]=hiloop-store)
+# What no engine crate may reach, directly or not: web, SQL, Kubernetes, gRPC, FUSE and command-line crates.
+FORBIDDEN='axum|actix-web|warp|rocket|tonic|prost|sqlx|diesel|rusqlite|tokio-postgres|kube|k8s-openapi|fuser|fuse3|polyfuse|clap|indicatif'
+ENGINE=(hiloop-types hiloop-env hiloop-journal hiloop-cache hiloop-store hiloop-manifest hiloop-source hiloop-engine)
+
+failures=0 checks=0
+wrong() {
+    printf '%s\n' "$*"
+    failures=$((failures + 1))
+}
+
+meta=$(cargo metadata --format-version 1 --no-deps)
+while read -r crate; do
+    checks=$((checks + 1))
+    [ -n "${MAY[$crate]+row}" ] || { wrong "$crate has no row in scripts/arrows.sh"; continue; }
+    while read -r dep; do
+        if [[ $dep == hiloop-* ]]; then
+            [[ " ${MAY[$crate]} " == *" ${dep#hiloop-} "* ]] || wrong "$crate must not depend on $dep"
+        elif [ -n "${OWNER[$dep]:-}" ] && [ "${OWNER[$dep]}" != "$crate" ]; then
+            wrong "$crate must not name $dep: that is ${OWNER[$dep]}'s"
+        fi
+    done < <(jq -r --arg c "$crate" '.packages[] | select(.name == $c) | .dependencies[] | select(.kind == null) | .name' <<<"$meta")
+done < <(jq -r '.packages[].name' <<<"$meta")
+
+for crate in "${ENGINE[@]}"; do
+    checks=$((checks + 1))
+    reached=$(cargo tree -p "$crate" -e normal --prefix none --format '{p}' | awk '{print $1}' | sort -u)
+    bad=$(grep -xE "$FORBIDDEN" <<<"$reached" || true)
+    [ -z "$bad" ] || wrong "$crate reaches $(tr '\n' ' ' <<<"$bad")"
+done
+
+[ "$failures" -eq 0 ] || exit 1
+echo "dependency directions hold: $checks checks"

@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# Checks docs/requirements.md: each test that it names must exist and, when the logs of a test run are given, must have passed in it.
+# Usage: requirements.sh [LOG…]; without logs the names are asked from the test programs.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+. ./lib.sh
+cd "$ROOT"
+
+# `crate::path::test` of every test in cargo's output: the crate is the test program's, without its hash.
+names() {
+    awk '
+        /^ *Running .*\(.*-[0-9a-f]+\)$/ { n = $NF; gsub(/[()]/, "", n); sub(/.*\//, "", n); sub(/-[0-9a-f]+$/, "", n); crate = n "::" }
+        /^ *Doc-tests / { crate = "" }
+        /^test (suites|acceptance)::[^ ]+ \.\.\. ok/ { print $2; next }
+        /^test .+ \.\.\. ok$/ { if (crate != "") print crate $2 }
+        /^[^ ]+: test$/ { sub(/: test$/, ""); print ($0 ~ /^(suites|acceptance)::/ ? "" : crate) $0 }' "$@" | sort -u
+}
+
+list=$(mktemp)
+trap 'rm -f "$list"' EXIT
+if [ $# -gt 0 ]; then
+    verdict="did not pass in this run"
+    names "$@" >"$list"
+else
+    verdict="does not exist"
+    {
+        cargo test --workspace --lib --bins --tests -- --list 2>&1
+        scripts/suites.sh --list
+        scripts/acceptance.sh --list
+    } | names >"$list"
+fi
+
+rows=0 proven=0 open=() failures=0
+while IFS='|' read -r _ number _ tests _; do
+    number=${number//[[:space:]]/}
+    [[ $number =~ ^[AB][0-9]+$ ]] || continue
+    rows=$((rows + 1))
+    named=$(grep -oE '`[a-z0-9_]+::[^`]+`' <<<"$tests" | tr -d '`' || true)
+    if [ -z "$named" ]; then
+        open+=("$number")
+        continue
+    fi
+    proven=$((proven + 1))
+    while read -r t; do
+        grep -qxF "$t" "$list" || { printf '%s names `%s`, which %s\n' "$number" "$t" "$verdict"; failures=$((failures + 1)); }
+    done <<<"$named"
+done <docs/requirements.md
+
+want=($(seq -f 'A%g' 1 26) A30 $(seq -f 'B%g' 33 37) B42 B43)
+[ "$rows" -eq ${#want[@]} ] || { echo "docs/requirements.md has $rows rows, not ${#want[@]}"; failures=$((failures + 1)); }
+echo "$proven of $rows requirements name tests that $([ $# -gt 0 ] && echo passed || echo exist); open: ${open[*]:-none}"
+[ "$failures" -eq 0 ]

@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# Installs what building and testing need. Each tool is pinned and noted in a stamp file; a warm run asks no registry.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+. ./lib.sh
+
+PJDFSTEST=0.2.2
+FSX=0.3.2
+VERSITYGW=v1.8.0
+
+exec 9>"$CACHE/setup.lock"
+flock 9
+
+packages() {
+    local wanted=(build-essential pkg-config git fuse3 attr acl libacl1-dev sqlite3 rsync jq socat e2fsprogs) missing=() p
+    # RocksDB's bindings need some libclang; any version will do.
+    compgen -G '/usr/lib/llvm-*/lib/libclang*.so*' >/dev/null || missing+=(libclang-dev)
+    for p in "${wanted[@]}"; do
+        [ "$(dpkg-query -W -f '${db:Status-Status}' "$p" 2>/dev/null)" = installed ] || missing+=("$p")
+    done
+    command -v npm >/dev/null || missing+=(npm)
+    command -v go >/dev/null || missing+=(golang-go)
+    [ ${#missing[@]} -gt 0 ] || return 0
+    command -v apt-get >/dev/null || die "this system has no apt-get; install these yourself: ${missing[*]}"
+    local as=()
+    if [ "$(id -u)" -ne 0 ]; then
+        command -v sudo >/dev/null || die "run this once as root, or install: ${missing[*]}"
+        as=(sudo)
+    fi
+    say "installing ${missing[*]}"
+    "${as[@]}" apt-get update -qq >&2
+    "${as[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "${missing[@]}" >&2
+}
+
+# tool NAME VERSION COMMAND…: runs COMMAND unless this version was installed before.
+tool() {
+    local name=$1 version=$2
+    shift 2
+    if [ -x "$CACHE/bin/$name" ] && [ "$(cat "$CACHE/stamps/$name" 2>/dev/null)" = "$version" ]; then
+        return 0
+    fi
+    say "installing $name $version"
+    "$@" >&2
+    printf '%s\n' "$version" >"$CACHE/stamps/$name"
+}
+
+# Tools that are built with cargo get a target directory of their own: their dependencies are not ours.
+cargo_tool() { CARGO_TARGET_DIR="$CACHE/tools-target" cargo install --quiet --force --locked --root "$CACHE" "$1@$2"; }
+
+go_tool() {
+    local minor
+    minor=$(go env GOVERSION | sed -n 's/^go1\.\([0-9]*\).*/\1/p')
+    # Since 1.21 Go fetches the toolchain that a module asks for.
+    [ "${minor:-0}" -ge 21 ] || die "$(go version) cannot build versitygw (the S3 server of the tests): install Go 1.21 or later"
+    GOBIN="$CACHE/bin" go install "$1@$2"
+}
+
+command -v cargo >/dev/null || die "cargo is missing: install Rust 1.95 or later"
+cargo fmt --version >/dev/null 2>&1 || die "rustfmt is missing: rustup component add rustfmt"
+cargo clippy --version >/dev/null 2>&1 || die "clippy is missing: rustup component add clippy"
+packages
+tool pjdfstest "$PJDFSTEST" cargo_tool pjdfstest "$PJDFSTEST"
+tool fsx "$FSX" cargo_tool fsx "$FSX"
+tool versitygw "$VERSITYGW" go_tool github.com/versity/versitygw/cmd/versitygw "$VERSITYGW"
+[ -c /dev/fuse ] || die "/dev/fuse is missing: load the fuse module (modprobe fuse)"
+say "set-up is complete"
