@@ -118,7 +118,8 @@ impl Engine {
             }
         }
         let usage = inner.node.journal.usage();
-        if upto <= inner.node.journal.released() || usage.journal_bytes + usage.staging_bytes < inner.options.journal.segment_size {
+        // Within its first segment and slab there is nothing to win, and each release costs flushes.
+        if upto <= inner.node.journal.released() || (usage.segments < 2 && usage.slabs < 2) {
             return Ok(());
         }
         inner.meta.write(batch)?;

@@ -26,6 +26,8 @@ pub struct World {
     pub dir: TempDir,
     /// Each node has a runtime of its own, so that killing it ends its tasks.
     nodes: Mutex<HashMap<String, Runtime>>,
+    /// Their indexes, by directory.
+    indexes: Mutex<HashMap<PathBuf, Arc<MemoryMeta>>>,
 }
 
 pub const URL: &str = "file:///world";
@@ -35,7 +37,7 @@ impl World {
         Self::over(Store::memory(Env::real()))
     }
     pub fn over(store: Store) -> Self {
-        Self { runtime: runtime(), store, dir: tempfile::tempdir().unwrap(), nodes: Mutex::default() }
+        Self { runtime: runtime(), store, dir: tempfile::tempdir().unwrap(), nodes: Mutex::default(), indexes: Mutex::default() }
     }
     pub fn path(&self, node: &str) -> PathBuf {
         self.dir.path().join(node)
@@ -59,7 +61,8 @@ impl World {
         let own = runtime();
         let engine = {
             let _inside = own.enter();
-            Engine::open(options, Env::real(), open_meta).unwrap()
+            let index = self.indexes.lock().unwrap().entry(options.directory.clone()).or_default().clone();
+            Engine::open(options, Env::real(), move |_| Ok(index as Arc<dyn MetaStore>)).unwrap()
         };
         self.nodes.lock().unwrap().insert(node.to_owned(), own);
         engine
@@ -85,6 +88,12 @@ impl World {
             own.shutdown_timeout(Duration::from_secs(10));
         }
         copy(&self.path(node), &self.path(reborn));
+        let mut indexes = self.indexes.lock().unwrap();
+        if let Some(index) = indexes.remove(&self.path(node)) {
+            index.crash();
+            indexes.insert(self.path(reborn), index);
+        }
+        drop(indexes);
         hiloop_journal::DirLock::acquire(&self.path(reborn)).unwrap().0.adopt().unwrap();
         drop(engine);
         self.open(reborn, EngineOptions { node: name(node), ..self.options(reborn) })
@@ -114,11 +123,6 @@ fn copy(from: &Path, to: &Path) {
             std::fs::copy(e.path(), &target).unwrap();
         }
     }
-}
-
-/// An index that survives the engine: kept beside the directory it belongs to, as a file would be.
-fn open_meta(_: &Path) -> Result<Arc<dyn MetaStore>> {
-    Ok(Arc::new(MemoryMeta::new()))
 }
 
 pub fn request(workspace: &str) -> AttachRequest {

@@ -214,7 +214,7 @@ mod tests {
     #[test]
     fn version_1_fixture() {
         let hex: String = sample().encode().iter().map(|b| format!("{b:02x}")).collect();
-        assert_eq!(hex, FIXTURE.replace(' ', "").replace('\n', ""));
+        assert_eq!(hex, FIXTURE.replace([' ', '\n'], ""));
         assert_eq!(Attr::decode(&sample().encode()).unwrap(), sample());
     }
 

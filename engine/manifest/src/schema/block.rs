@@ -163,11 +163,12 @@ impl Block {
         debug_assert!(piece.len > 0 && piece.end() <= BLOCK);
         self.clear(piece.start, piece.end());
         let at = self.pieces.partition_point(|p| p.start < piece.start);
-        if at > 0 && self.pieces[at - 1].end() == piece.start {
-            if let Some(joined) = join(&self.pieces[at - 1], &piece) {
-                self.pieces[at - 1] = joined;
-                return;
-            }
+        if at > 0
+            && self.pieces[at - 1].end() == piece.start
+            && let Some(joined) = join(&self.pieces[at - 1], &piece)
+        {
+            self.pieces[at - 1] = joined;
+            return;
         }
         self.pieces.insert(at, piece);
     }
