@@ -33,7 +33,7 @@ use hiloop_store::Version;
 use hiloop_types::{Error, ErrorKind, Name, NodeId, Owner, Result, ResultExt, Session, WriterEpoch, limits};
 use serde::Serialize;
 
-use crate::catalog::{BaseDoc, BaseRoot, FORMAT, Found, PUBLIC_DOMAIN};
+use crate::catalog::{BaseDoc, FORMAT, Found, PUBLIC_DOMAIN};
 use crate::context::StoreContext;
 use crate::ship::{Origin, Shipped, Shipper};
 use contents::{Counts, Reading};

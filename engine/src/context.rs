@@ -1,5 +1,7 @@
 //! What every command over a store needs: its catalog, a way to read trees, and a name for messages.
 
+use std::sync::Arc;
+
 use hiloop_env::Env;
 use hiloop_manifest::DomainKey;
 use hiloop_store::Store;
@@ -17,13 +19,32 @@ pub struct StoreContext {
     pub hydrator: Hydrator,
     /// Who runs the command (`host:pid` or a node's name), written into intents and leases for people to read.
     pub holder: String,
+    progress: Option<ProgressFn>,
 }
+
+/// Is told what a long command works on and how much of it is done.
+pub type ProgressFn = Arc<dyn Fn(&'static str, u64) + Send + Sync>;
 
 impl StoreContext {
     /// A context with memory of its own and no disk cache.
     pub fn new(store: Store, env: Env, holder: impl Into<String>) -> Self {
         let hydrator = Hydrator::new(store.clone(), Memory::default(), None);
-        Self { catalog: Catalog::new(store, env), hydrator, holder: holder.into() }
+        Self { catalog: Catalog::new(store, env), hydrator, holder: holder.into(), progress: None }
+    }
+    /// A context over what a node has open already.
+    pub fn over(catalog: Catalog, hydrator: Hydrator, holder: impl Into<String>) -> Self {
+        Self { catalog, hydrator, holder: holder.into(), progress: None }
+    }
+    /// The same context, telling `progress` now and then how far `gc`, `fsck`, `du` and `export` are.
+    #[must_use]
+    pub fn with_progress(mut self, progress: ProgressFn) -> Self {
+        self.progress = Some(progress);
+        self
+    }
+    pub(crate) fn tell(&self, what: &'static str, done: u64) {
+        if let Some(progress) = &self.progress {
+            progress(what, done);
+        }
     }
     /// The store below.
     pub fn store(&self) -> &Store {

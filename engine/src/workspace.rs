@@ -47,6 +47,7 @@ pub use txn::Txn;
 
 use crate::catalog::{BaseRoot, Catalog, Found, Head};
 use crate::hydrate::{DomainKeys, Hydrator};
+use crate::lease::ReadLease;
 use crate::stop::{Miss, Stop};
 
 /// What `fsync` waits for.
@@ -87,6 +88,8 @@ pub(crate) struct Shared {
     pub session: Session,
     pub durability: Durability,
     pub read_only: bool,
+    /// Of a read-only opening; released when the last clone of the workspace goes.
+    pub _lease: Option<ReadLease>,
     pub quota: Option<u64>,
     pub catalog: Catalog,
     pub hydrator: Hydrator,

@@ -18,6 +18,7 @@ use crate::context::StoreContext;
 use crate::fork::{ForkOptions, fork};
 use crate::hydrate::DomainKeys;
 use crate::layer::Layer;
+use crate::lease::ReadLease;
 use crate::record::{OPEN, StreamDoc};
 use crate::stop::Stop;
 use crate::workspace::{Control, Durability, INO_RESERVE, Read, Replicator, Shared, Standing, State, Workspace, replicate};
@@ -117,7 +118,7 @@ impl Engine {
         let store = self.store(&request.store).await?;
         let created = self.ensure_exists(&store, &request).await?;
         let opening = self.open_head(&store, &request).await?;
-        let workspace = self.build(&store, &request, opening.head.doc.clone(), &opening).await?;
+        let workspace = self.build(&store, &request, opening.head.doc.clone(), &opening, None).await?;
         {
             let mut workspaces = self.0.workspaces.lock();
             if workspaces.contains_key(&key) {
@@ -138,6 +139,55 @@ impl Engine {
             recovered_operations: opening.folded.as_ref().map_or(0, |f| f.backlog().1),
         };
         Ok((workspace, report))
+    }
+
+    /// Opens what `source` names (a base, a snapshot, a workspace's published head) for reading only: no session, no journal. A lease
+    /// keeps the tree from collection for as long as the workspace value lives.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown source, `Invalid` for one without a tree, and those of the store.
+    pub async fn attach_read_only(&self, store_url: &str, source: &str) -> Result<Workspace> {
+        let store = self.store(store_url).await?;
+        let lease = ReadLease::take(&self.context(&store), source).await?;
+        let found = lease.source().clone();
+        if found.root.is_none() {
+            return Err(Error::invalid(format!("{} has no published tree yet", found.qualified())).hint("mount it for write first"));
+        }
+        let head = Head {
+            format: FORMAT,
+            name: found.name.clone(),
+            epoch: found.epoch,
+            session: Some(Session(self.0.env.random_u64())),
+            node: None,
+            root: found.root,
+            sequence: found.sequence,
+            parent: found.parent.clone(),
+            bases: found.bases.clone(),
+            inode_limit: found.inode_limit + INO_RESERVE,
+            quota: found.quota,
+            domain: found.domain.clone(),
+            claim: None,
+            nonce: store.catalog.nonce(),
+            release: None,
+            cut_off: None,
+            tombstone: false,
+            created: 0,
+            lost_window: None,
+        };
+        let opening = Opening {
+            head: Found { doc: head.clone(), version: found.version.clone() },
+            nonces: Vec::new(),
+            folded: None,
+            sequence: Seqno(found.sequence),
+            lost_window: LostWindow::None,
+            fresh: false,
+        };
+        let request = AttachRequest::new(store_url, found.name)?;
+        self.build(&store, &request, head, &opening, Some(lease)).await
+    }
+
+    fn context(&self, store: &OpenStore) -> StoreContext {
+        StoreContext::over(store.catalog.clone(), store.hydrator.clone(), self.0.options.node.to_string())
     }
 
     /// A workspace that was detached with a rest and is still publishing it.
@@ -173,7 +223,7 @@ impl Engine {
         }
         match &request.origin {
             Origin::Source(source) => {
-                let context = StoreContext { catalog: store.catalog.clone(), hydrator: store.hydrator.clone(), holder: self.0.options.node.to_string() };
+                let context = self.context(store);
                 let options = ForkOptions { quota: request.quota, domain: Some(request.domain.clone()) };
                 let mut results = fork(&context, source, &[request.name.to_string()], &options).await?;
                 match results.pop().and_then(|r| r.error) {
@@ -335,7 +385,7 @@ impl Engine {
         rx.await.unwrap_or_else(|_| Err(Error::closed("the journal was closed"))).map(drop)
     }
 
-    pub(super) async fn build(&self, store: &OpenStore, request: &AttachRequest, head: Head, opening: &Opening) -> Result<Workspace> {
+    pub(super) async fn build(&self, store: &OpenStore, request: &AttachRequest, head: Head, opening: &Opening, lease: Option<ReadLease>) -> Result<Workspace> {
         let public = store.catalog.domain(&Name::new(NameKind::Domain, PUBLIC_DOMAIN)?).await?;
         let own = store.catalog.domain(&head.domain).await?;
         let keys = DomainKeys { public: DomainKey(public.key_bytes()?), own: DomainKey(own.key_bytes()?) };
@@ -372,7 +422,8 @@ impl Engine {
             epoch: head.epoch,
             session: head.session.ok_or_else(|| Error::internal("an opened head has no session"))?,
             durability: request.durability,
-            read_only: false,
+            read_only: lease.is_some(),
+            _lease: lease,
             quota: head.quota,
             catalog: store.catalog.clone(),
             hydrator: store.hydrator.clone(),

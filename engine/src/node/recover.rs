@@ -127,7 +127,7 @@ impl Engine {
             lost_window: LostWindow::None,
             fresh: false,
         };
-        let workspace = self.build(store, &request, head.clone(), &opening).await?;
+        let workspace = self.build(store, &request, head.clone(), &opening, None).await?;
         let key = (store_url.to_owned(), head.name.clone());
         self.0.workspaces.lock().insert(key.clone(), Attached { workspace: workspace.clone(), draining: false });
         self.0.node.runtime.spawn(replicate(workspace.0.clone()));

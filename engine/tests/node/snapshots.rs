@@ -44,3 +44,22 @@ fn a_cut_without_changes_is_a_snapshot_too() {
     let f = world.fork(&engine, "f", "s2");
     assert_eq!(read(&f, "f").unwrap(), b"x");
 }
+
+#[test]
+fn a_read_only_opening_reads_under_a_lease_and_changes_nothing() {
+    let world = World::new();
+    let engine = world.node("n1");
+    let w = world.attach(&engine, "ws");
+    put(&w, "f", &noise(1, 200_000));
+    world.flush(&w);
+    let ro = world.runtime.block_on(engine.attach_read_only(crate::kit::URL, "workspace:ws")).unwrap();
+    put(&w, "f", b"changed");
+    world.flush(&w);
+    assert_eq!(read(&ro, "f").unwrap(), noise(1, 200_000), "it stays at the tree it opened");
+    let leases = || world.runtime.block_on(world.store.list("leases/")).unwrap().len();
+    assert_eq!(leases(), 1);
+    let refused = ro.update(|txn| Ok::<_, hiloop_engine::stop::Stop>(txn.new_ino()?)).unwrap_err();
+    assert!(matches!(refused, hiloop_engine::stop::Stop::Error(e) if e.to_string().contains("read-only")));
+    drop(ro);
+    crate::kit::eventually("the lease is given back", || leases() == 0);
+}
