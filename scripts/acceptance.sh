@@ -229,7 +229,8 @@ check_thousand_forks() {
     # The last child and the parent, on caches that never saw them.
     unmount_ws "$DIR/mnt"
     mount_ws child-1000 "$DIR/last" "$DIR/cache-6"
-    listing last copy | grep -v '^f |data\|  ./data$\|f data|' >got
+    cp -p last/data tree/data
+    listing last copy >got
     listing tree copy >want
     same_listing want got
     sha256sum <last/data | cmp - data.sum

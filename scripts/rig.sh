@@ -6,7 +6,8 @@
 
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-SW="$HILOOP_BIN/sandbox-workspace"
+# Another build of the program may be put to the same checks.
+SW=${SANDBOX_WORKSPACE:-$HILOOP_BIN/sandbox-workspace}
 RIG="" SUITE="" PASSED=0 FAILED=0
 
 # rig_start SUITE: makes the scratch directory; everything under it is unmounted, stopped and removed at the end.
@@ -14,7 +15,10 @@ rig_start() {
     SUITE=$1
     [ "$(id -u)" -eq 0 ] || die "$SUITE needs root: it mounts file systems and switches users"
     [ -x "$SW" ] || die "$SW is missing: ./dev build"
-    RIG=$(mktemp -d "$SCRATCH/hiloop-$SUITE.XXXXXX")
+    # Short: the path of a socket has room for 107 bytes, and a suite makes some deep below.
+    RIG=$(mktemp -d "$SCRATCH/hiloop.XXXXXX")
+    # Some tests switch to other users.
+    chmod 0755 "$RIG"
     mkdir "$RIG/logs"
     : >"$RIG/pids"
     trap rig_stop EXIT
@@ -197,7 +201,7 @@ make_tree() {
     for i in $(seq 0 9); do
         mkdir -p "$dir/nested/$i/deep/er"
         # Every tenth of the files, so that there is more than one directory.
-        find "$dir/flat" -name "f*" | awk -v i="$i" 'NR % 20 == i' | xargs -r mv -t "$dir/nested/$i/deep/er"
+        find "$dir/flat" -type f | sort | awk -v i="$i" 'NR % 20 == i' | xargs -r mv -t "$dir/nested/$i/deep/er"
         chmod "7${i}5" "$dir/nested/$i" 2>/dev/null || chmod 0711 "$dir/nested/$i"
     done
     ln -s "../nested/3/deep" "$dir/flat/link"

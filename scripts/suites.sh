@@ -16,40 +16,48 @@ remount_helper() {
     chmod +x bin/mount
 }
 
+# pjdfstest_on NAME DIRECTORY [EXCLUDED]: leaves NAME.log. The cases that remount the file system read-only run in a process of their
+# own: unlinked files that an earlier case left open would keep it busy.
 pjdfstest_on() {
-    (cd "$1" && PATH="$DIR/bin:$PATH" NO_COLOR=1 pjdfstest -c "$2" -s "$DIR/second" -p "$1") >"$3" 2>&1
+    local name=$1 directory=$2 pass rc=0
+    for pass in main remount; do
+        {
+            cat "$DATA/pjdfstest.toml"
+            [ "$pass" = main ] && echo 'allow_remount = false' || echo 'allow_remount = true'
+            echo 'expected_failures = ['
+            [ -z "${3:-}" ] || awk '!/^(#|$)/ { printf "  \"%s\",\n", $1 }' "$3"
+            echo ']'
+        } >"$name-$pass.toml"
+        (cd "$directory" && PATH="$DIR/bin:$PATH" NO_COLOR=1 pjdfstest -c "$DIR/$name-$pass.toml" -s "$DIR/second" -p "$directory" \
+            $([ "$pass" = main ] || echo erofs)) >"$name-$pass.log" 2>&1 || rc=1
+        sed 's/\x1b\[[0-9;]*m//g' "$name-$pass.log" >>"$name.log"
+    done
+    return "$rc"
 }
-cases() { sed 's/\x1b\[[0-9;]*m//g' "$1" | awk -v want="$2" 'NF >= 2 && substr($0, length($1) + 2) ~ "^ *" want "$" { print $1 }' | sort; }
+# cases NAME WORD: the cases whose verdict is WORD.
+cases() { awk -v want="$2" '{ verdict = $0; sub(/^[^ ]+ +/, "", verdict) } verdict == want { print $1 }' "$1.log" | sort -u; }
 
 check_pjdfstest() {
-    local excluded="$DATA/pjdfstest-excluded.txt" summary rc=0
-    ! grep -vE '^(#|$)' "$excluded" | grep -vE '^[a-z0-9_:]+ +.{10,}' || fail "these lines of $excluded give no reason"
+    local excluded="$DATA/pjdfstest-excluded.txt" rc=0
+    ! grep -vE '^(#|$)' "$excluded" | grep -vE '^[a-z0-9_:]+ +.{20,}' || fail "these lines of $excluded give no reason"
     remount_helper
-    mkdir second reference
+    mkdir second ref
     mount -t tmpfs -o size=1m none second
     truncate -s 256M ext4.img
     mkfs.ext4 -q ext4.img
-    mount -o loop ext4.img reference
+    mount -o loop ext4.img ref
     empty_workspace pjdfstest "$DIR/mnt" "$DIR/cache"
 
-    cp "$DATA/pjdfstest.toml" reference.toml
-    {
-        cat "$DATA/pjdfstest.toml"
-        echo 'expected_failures = ['
-        grep -vE '^(#|$)' "$excluded" | awk '{ printf "  \"%s\",\n", $1 }' || true
-        echo ']'
-    } >ours.toml
-    pjdfstest_on "$DIR/reference" "$DIR/reference.toml" reference.log || { grep -A3 FAILED reference.log; fail "the reference run on ext4 has failures"; }
-    pjdfstest_on "$DIR/mnt" "$DIR/ours.toml" ours.log || rc=$?
-    summary=$(sed 's/\x1b\[[0-9;]*m//g' ours.log | grep '^Summary' || true)
-    figure "ours: ${summary#Summary: }"
-    figure "ext4: $(cases reference.log ok | wc -l) passed"
+    pjdfstest_on ext4 "$DIR/ref" || { grep -aA3 FAILED ext4.log; fail "the reference run on ext4 has failures"; }
+    pjdfstest_on ours "$DIR/mnt" "$excluded" || rc=1
+    figure "$(cases ours ok | wc -l) passed, $(cases ours FAILED | wc -l) failed, $(cases ours 'failed as expected' | wc -l) excluded"
+    figure "ext4 $(cases ext4 ok | wc -l) passed"
     grep -aE -A3 'FAILED|PASSED UNEXPECTEDLY' ours.log || true
     [ "$rc" -eq 0 ] || fail "cases fail that are not excluded"
     # What ext4 passes, ours must pass too, or name.
-    comm -23 <(cases reference.log ok) <(sort -u <(cases ours.log ok) <(awk '!/^#/ { print $1 }' "$excluded")) >missing
+    comm -23 <(cases ext4 ok) <(sort -u <(cases ours ok) <(awk '!/^#/ { print $1 }' "$excluded")) >missing
     [ ! -s missing ] || { cat missing; fail "these ran on ext4 and not on ours"; }
-    [ "$(cases reference.log ok | wc -l)" -gt 300 ] || fail "the reference ran only $(cases reference.log ok | wc -l) cases"
+    [ "$(cases ext4 ok | wc -l)" -gt 350 ] || fail "the reference ran only $(cases ext4 ok | wc -l) cases"
 }
 
 # --- fsx ---
@@ -119,12 +127,13 @@ check_untar() {
 check_rsync() {
     empty_workspace rsync "$DIR/mnt" "$DIR/cache"
     make_tree "$DIR/tree" 1000
-    rsync -aHAX --numeric-ids tree/ mnt/
-    rsync -aHAXc --numeric-ids --delete --dry-run --itemize-changes tree/ mnt/ >changes
+    # By itself rsync compares times to the second.
+    rsync -aHAX --numeric-ids --modify-window=-1 tree/ mnt/
+    rsync -aHAXc --numeric-ids --modify-window=-1 --delete --dry-run --itemize-changes tree/ mnt/ >changes
     [ ! -s changes ] || { head changes; fail "rsync sees differences after a copy"; }
     printf 'changed' >tree/one
     rm -r tree/nested/1
-    rsync -aHAX --numeric-ids --delete tree/ mnt/
+    rsync -aHAX --numeric-ids --modify-window=-1 --delete tree/ mnt/
     listing tree copy >want
     listing mnt copy >got
     same_listing want got
