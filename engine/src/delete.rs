@@ -95,7 +95,9 @@ async fn delete_workspace(ctx: &StoreContext, name: &Name, force: bool) -> Resul
         // The head moved: this deletion object names a root that is not the one to be deleted.
         c.remove::<Deleted>(&deleted.id()).await?;
     }
-    Err(Error::conflict(format!("workspace {name:?} moves all the time")).at(ctx.store().name()).hint("fence its writer first: mount it with --take-over"))
+    Err(Error::conflict(format!("workspace {name:?} moves all the time"))
+        .at(ctx.store().name())
+        .hint("fence its writer first: mount it with --take-over"))
 }
 
 /// Swaps the tombstone in; false where the head moved.

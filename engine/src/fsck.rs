@@ -122,7 +122,8 @@ pub async fn fsck(ctx: &StoreContext, options: &FsckOptions) -> Result<FsckRepor
         Some(source) => vec![source.clone()],
         None => all_sources(ctx).await?.iter().map(|s| s.qualified()).collect(),
     };
-    let mut check = Check { ctx, report: FsckReport::default(), wants: HashMap::new(), keys: Vec::new(), sources: Vec::new(), whole: HashSet::new() };
+    let mut check =
+        Check { ctx, report: FsckReport::default(), wants: HashMap::new(), keys: Vec::new(), sources: Vec::new(), whole: HashSet::new() };
     // Leases end when all packs were looked at: what the walk reached must still be there.
     let mut leases = Vec::new();
     for name in names {
@@ -182,7 +183,11 @@ impl Check<'_> {
             let found = structure::check(&self.ctx.hydrator, root).await?;
             self.report.inodes += found.inodes;
             let source = source.qualified();
-            self.report.structure.extend(found.faults.into_iter().map(|(inode, why)| StructureFault { source: source.clone(), inode, why }));
+            self.report.structure.extend(found.faults.into_iter().map(|(inode, why)| StructureFault {
+                source: source.clone(),
+                inode,
+                why,
+            }));
         }
         Ok(())
     }
@@ -244,7 +249,9 @@ impl Check<'_> {
         let keys: Vec<_> = self.keys.iter().map(|(_, k)| k.clone()).collect();
         let (ctx, keys) = (self.ctx, &keys);
         let mut checks = stream::iter(wants)
-            .map(|(pack, wants)| async move { PackCheck { ctx, keys, deep, faults: Vec::new(), bytes: 0 }.run(pack, wants.into_values().collect()).await })
+            .map(|(pack, wants)| async move {
+                PackCheck { ctx, keys, deep, faults: Vec::new(), bytes: 0 }.run(pack, wants.into_values().collect()).await
+            })
             .buffer_unordered(PARALLEL);
         while let Some(done) = checks.next().await {
             let done = done?;

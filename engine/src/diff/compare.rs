@@ -40,7 +40,8 @@ pub(super) fn same_block(a: Option<&Bytes>, b: Option<&Bytes>) -> Result<bool> {
         (x, y) => x == y,
     };
     let pairs = a.pieces().iter().zip(b.pieces());
-    Ok(a.pieces().len() == b.pieces().len() && pairs.into_iter().all(|(p, q)| (p.start, p.len) == (q.start, q.len) && same(&p.source, &q.source)))
+    Ok(a.pieces().len() == b.pieces().len()
+        && pairs.into_iter().all(|(p, q)| (p.start, p.len) == (q.start, q.len) && same(&p.source, &q.source)))
 }
 
 /// Compares two inodes of two trees whole.

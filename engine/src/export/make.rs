@@ -45,7 +45,8 @@ impl Target {
         // The operator's own path may lead through links; nothing below it may.
         let root = nix::fcntl::open(directory, OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())
             .map_err(|e| os("open", e).at(directory.display()))?;
-        let again = openat(&root, ".", DIRECTORY, Mode::empty()).and_then(Dir::from_fd).map_err(|e| os("list", e).at(directory.display()))?;
+        let again =
+            openat(&root, ".", DIRECTORY, Mode::empty()).and_then(Dir::from_fd).map_err(|e| os("list", e).at(directory.display()))?;
         for entry in again {
             let entry = entry.map_err(|e| os("list", e).at(directory.display()))?;
             if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
@@ -126,7 +127,8 @@ impl Directory {
         }
         if attr.kind != FileKind::Symlink {
             // A name can be exchanged for a link; an open inode cannot, and its magic link leads to it alone.
-            let node = openat(&self.fd, path, OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty()).map_err(|e| os("open", e))?;
+            let node =
+                openat(&self.fd, path, OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty()).map_err(|e| os("open", e))?;
             let magic = format!("/proc/self/fd/{}", node.as_raw_fd());
             fchmodat(AT_FDCWD, magic.as_str(), mode(attr), FchmodatFlags::FollowSymlink).map_err(|e| os("chmod", e))?;
         }

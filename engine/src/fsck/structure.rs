@@ -165,7 +165,10 @@ impl Structure {
         let by_name = open.entries.remove(&index);
         let agree = by_name.is_some_and(|(e, h)| (e.ino, e.kind) == (by_index.ino, by_index.kind) && Some(h) == hash);
         if !agree {
-            self.fault(Some(dir.0), format!("entry {index} ({:?}) is not the same by name and by index", String::from_utf8_lossy(&by_index.name)));
+            self.fault(
+                Some(dir.0),
+                format!("entry {index} ({:?}) is not the same by name and by index", String::from_utf8_lossy(&by_index.name)),
+            );
         }
         self.from_directories = self.from_directories.wrapping_add(digest(by_index.ino.0, dir.0, index, by_index.kind));
         Ok(())

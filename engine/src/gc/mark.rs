@@ -116,7 +116,11 @@ impl Marks {
                     None => {}
                 }
             }
-            if ids.is_empty() { moved.insert(old) } else { kept.insert(old) };
+            if ids.is_empty() {
+                moved.insert(old)
+            } else {
+                kept.insert(old)
+            };
         }
         // A pack that came twice must have been found whole each time.
         moved.retain(|p| !kept.contains(p));
