@@ -39,7 +39,9 @@ impl Forward {
         let Some(found) = store.get(&key).await? else { return Ok(None) };
         let doc: Self = serde_json::from_slice(&found.bytes).map_err(|e| Error::corrupt(format!("is not a forward: {e}")).at(&key))?;
         if doc.format > FORMAT {
-            return Err(Error::corrupt(format!("has format {}, this hiloop reads up to {FORMAT}", doc.format)).at(&key).hint("upgrade hiloop"));
+            return Err(Error::corrupt(format!("has format {}, this hiloop reads up to {FORMAT}", doc.format))
+                .at(&key)
+                .hint("upgrade hiloop"));
         }
         Ok(Some(doc))
     }

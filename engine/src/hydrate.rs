@@ -63,8 +63,16 @@ impl Memory {
     /// Memory for `nodes` and `chunks` bytes.
     pub fn new(nodes: u64, chunks: u64) -> Self {
         Self {
-            nodes: moka::sync::Cache::builder().eviction_policy(lru()).max_capacity(nodes).weigher(|_, n: &Arc<Node>| n.memory() as u32).build(),
-            chunks: moka::sync::Cache::builder().eviction_policy(lru()).max_capacity(chunks).weigher(|_, b: &Bytes| b.len() as u32 + 64).build(),
+            nodes: moka::sync::Cache::builder()
+                .eviction_policy(lru())
+                .max_capacity(nodes)
+                .weigher(|_, n: &Arc<Node>| n.memory() as u32)
+                .build(),
+            chunks: moka::sync::Cache::builder()
+                .eviction_policy(lru())
+                .max_capacity(chunks)
+                .weigher(|_, b: &Bytes| b.len() as u32 + 64)
+                .build(),
         }
     }
     /// Bytes held now, (nodes, chunks).
@@ -114,7 +122,14 @@ fn frame(codec: Codec, plain_len: u32, stored: Bytes) -> Frame {
 impl Hydrator {
     /// Fetches from `store`, keeping what it fetched in `memory` and, where there is one, in `disk`.
     pub fn new(store: Store, memory: Memory, disk: Option<Arc<Cache>>) -> Self {
-        Self(Arc::new(Inner { store, memory, disk, nodes: SingleFlight::new(), chunks: SingleFlight::new(), slots: Semaphore::new(FETCHES) }))
+        Self(Arc::new(Inner {
+            store,
+            memory,
+            disk,
+            nodes: SingleFlight::new(),
+            chunks: SingleFlight::new(),
+            slots: Semaphore::new(FETCHES),
+        }))
     }
     /// The store below.
     pub fn store(&self) -> &Store {
@@ -376,7 +391,10 @@ impl Hydrator {
 fn fits(run: &[ChunkRef], c: &ChunkRef, start: u64) -> bool {
     let (Some(first), Some(last)) = (run.first(), run.last()) else { return false };
     let end = u64::from(last.at.offset) + u64::from(last.at.stored_len);
-    first.at.pack == c.at.pack && start >= end && start - end <= COALESCE_GAP && start + u64::from(c.at.stored_len) - u64::from(first.at.offset) <= COALESCE_MAX
+    first.at.pack == c.at.pack
+        && start >= end
+        && start - end <= COALESCE_GAP
+        && start + u64::from(c.at.stored_len) - u64::from(first.at.offset) <= COALESCE_MAX
 }
 
 fn open_chunk(keys: &DomainKeys, chunk: &ChunkRef, stored: &Bytes) -> Result<Bytes> {

@@ -19,6 +19,12 @@ pub struct Layer {
     pub operations: u64,
     /// Bytes that its records brought (data and journal).
     pub bytes: u64,
+    /// Change of the number of inodes.
+    pub inodes: i64,
+    /// Change of the bytes that are not holes.
+    pub allocated: i64,
+    /// True once the node's index holds it (`protocols.md` 2.7): the journal may let go of its records.
+    pub checkpointed: std::sync::Arc<std::sync::atomic::AtomicBool>,
     /// Bytes that stand inline in memory.
     pub inline_bytes: u64,
     /// Staging slabs that its records name.

@@ -1,6 +1,7 @@
 //! The engine of one node: one directory, one journal, one cache, many workspaces.
 
 mod attach;
+mod checkpoint;
 mod heartbeat;
 mod open;
 mod recover;
@@ -168,6 +169,7 @@ impl Engine {
         if let Err(e) = self.0.cache.tick(now) {
             tracing::warn!(error = %e, "cache upkeep failed");
         }
+        self.release_soon();
     }
 }
 

@@ -70,6 +70,8 @@ pub(crate) struct NodeShared {
     pub journal: Arc<Journal>,
     /// Unpublished bytes of all workspaces.
     pub backlog: AtomicU64,
+    /// Called for a published layer that the node's index holds.
+    pub unneeded: Box<dyn Fn(Session, Seqno) + Send + Sync>,
     /// Called after a publish freed layers: journal and slabs may be released.
     pub released: Box<dyn Fn() + Send + Sync>,
 }
@@ -290,7 +292,9 @@ impl Shared {
         };
         match tokio::time::timeout(limits::READ_DEADLINE, work).await {
             Ok(r) => r,
-            Err(_) => Err(Error::unavailable(format!("the store did not answer within {} s", limits::READ_DEADLINE.as_secs())).at(&self.name)),
+            Err(_) => {
+                Err(Error::unavailable(format!("the store did not answer within {} s", limits::READ_DEADLINE.as_secs())).at(&self.name))
+            }
         }
     }
 }

@@ -123,7 +123,9 @@ impl Catalog {
     /// Reads a document that must exist.
     pub async fn require<T: Document>(&self, id: &str) -> Result<Found<T>> {
         self.get::<T>(id).await?.ok_or_else(|| {
-            Error::not_found(format!("there is no {} {id:?}", T::KIND)).at(self.store.name()).hint(format!("`list {}s` shows what there is", T::KIND))
+            Error::not_found(format!("there is no {} {id:?}", T::KIND))
+                .at(self.store.name())
+                .hint(format!("`list {}s` shows what there is", T::KIND))
         })
     }
 
@@ -263,7 +265,6 @@ impl DomainDoc {
     }
 }
 
-
 fn encode<T: Document>(doc: &T) -> Result<(String, Bytes)> {
     let key = format!("{}{}", T::PREFIX, doc.id());
     let bytes = serde_json::to_vec_pretty(doc).map_err(|e| Error::internal(format!("cannot encode a {}: {e}", T::KIND)).at(&key))?;
@@ -278,7 +279,9 @@ fn decode<T: Document>(key: &str, bytes: &[u8]) -> Result<T> {
     let bad = |e: serde_json::Error| Error::corrupt(format!("is not a {} document: {e}", T::KIND)).at(key);
     let format: Format = serde_json::from_slice(bytes).map_err(bad)?;
     if format.format > FORMAT {
-        return Err(Error::corrupt(format!("has format {}, this hiloop reads up to {FORMAT}", format.format)).at(key).hint("upgrade hiloop"));
+        return Err(Error::corrupt(format!("has format {}, this hiloop reads up to {FORMAT}", format.format))
+            .at(key)
+            .hint("upgrade hiloop"));
     }
     serde_json::from_slice(bytes).map_err(bad).at("the store")
 }

@@ -281,7 +281,8 @@ impl Engine {
                 return Ok(opening);
             }
         }
-        Err(Error::conflict(format!("the head of {} moved under every attempt to open it", request.name)).hint("another node opens it too; try again"))
+        Err(Error::conflict(format!("the head of {} moved under every attempt to open it", request.name))
+            .hint("another node opens it too; try again"))
     }
 
     /// This node's own opening, which the head still names: the daemon was restarted.
@@ -302,11 +303,24 @@ impl Engine {
         let sequence = Seqno(found.doc.sequence);
         let folded = tail.fold(sequence).at("the node's journal")?;
         let lost_window = found.doc.lost_window.unwrap_or(LostWindow::None);
-        Ok(Some(Opening { head: found.clone(), nonces: tail.stream.nonces.clone(), folded: Some(folded), sequence, lost_window, fresh: false }))
+        Ok(Some(Opening {
+            head: found.clone(),
+            nonces: tail.stream.nonces.clone(),
+            folded: Some(folded),
+            sequence,
+            lost_window,
+            fresh: false,
+        }))
     }
 
     /// Takes (epoch + 1, a new session); `None` where the head moved meanwhile.
-    async fn swap_in(&self, store: &OpenStore, request: &AttachRequest, found: Found<Head>, accepted: Option<u64>) -> Result<Option<Opening>> {
+    async fn swap_in(
+        &self,
+        store: &OpenStore,
+        request: &AttachRequest,
+        found: Found<Head>,
+        accepted: Option<u64>,
+    ) -> Result<Option<Opening>> {
         let old = &found.doc;
         let session = Session(self.0.env.random_u64());
         let nonce = store.catalog.nonce();
@@ -366,7 +380,14 @@ impl Engine {
                     at: store.catalog.now(),
                 };
                 store.catalog.put(&event).await?;
-                Ok(Some(Opening { head: Found { doc, version }, nonces: vec![nonce], folded: None, sequence: Seqno(0), lost_window, fresh: true }))
+                Ok(Some(Opening {
+                    head: Found { doc, version },
+                    nonces: vec![nonce],
+                    folded: None,
+                    sequence: Seqno(0),
+                    lost_window,
+                    fresh: true,
+                }))
             }
             Err(_) => {
                 self.journal_closing(session)?;
@@ -385,7 +406,14 @@ impl Engine {
         rx.await.unwrap_or_else(|_| Err(Error::closed("the journal was closed"))).map(drop)
     }
 
-    pub(super) async fn build(&self, store: &OpenStore, request: &AttachRequest, head: Head, opening: &Opening, lease: Option<ReadLease>) -> Result<Workspace> {
+    pub(super) async fn build(
+        &self,
+        store: &OpenStore,
+        request: &AttachRequest,
+        head: Head,
+        opening: &Opening,
+        lease: Option<ReadLease>,
+    ) -> Result<Workspace> {
         let public = store.catalog.domain(&Name::new(NameKind::Domain, PUBLIC_DOMAIN)?).await?;
         let own = store.catalog.domain(&head.domain).await?;
         let keys = DomainKeys { public: DomainKey(public.key_bytes()?), own: DomainKey(own.key_bytes()?) };

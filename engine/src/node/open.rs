@@ -12,9 +12,14 @@ use hiloop_types::{Column, MetaBatch, MetaStore, Nonce, Result, ResultExt, Seqno
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
+use super::checkpoint;
 use super::tail::{self, StreamState, Tail};
 use super::{Engine, EngineOptions, Inner, PROBE_HOLDS};
 use crate::workspace::NodeShared;
+
+/// Journal segments at which what cannot be published yet moves to the index, so that one store that is away does not keep the
+/// records of all others.
+const CHECKPOINT_SEGMENTS: usize = 4;
 
 impl Engine {
     /// Opens a node directory: takes its lock, recovers the journal, opens the cache, starts the background tasks. Needs no store.
@@ -52,6 +57,15 @@ impl Engine {
                 runtime: Handle::current(),
                 journal: Arc::new(journal),
                 backlog: AtomicU64::new(0),
+                unneeded: {
+                    let meta = meta.clone();
+                    Box::new(move |session, last| {
+                        if let Err(e) = checkpoint::drop_layer(meta.as_ref(), session, last) {
+                            // It is dropped at the next start, since the stream's state names what is published.
+                            tracing::warn!(error = %e, "a published layer stays in the index");
+                        }
+                    })
+                },
                 released: Box::new(move || {
                     if let Some(inner) = weak.upgrade() {
                         Engine(inner).release_soon();
@@ -96,6 +110,9 @@ impl Engine {
     /// Saves what streams must remember, then releases journal segments and staging slabs that nothing names.
     pub(crate) fn release_journal(&self) -> Result<()> {
         let inner = &self.0;
+        if inner.node.journal.usage().segments >= CHECKPOINT_SEGMENTS {
+            self.checkpoint()?;
+        }
         let mut batch = MetaBatch::new();
         let mut upto = inner.node.journal.accepted();
         let mut slabs: HashSet<SlabId> = HashSet::new();
@@ -133,6 +150,7 @@ impl Engine {
     pub(crate) fn forget_stream(&self, session: Session) -> Result<()> {
         let mut batch = MetaBatch::new();
         batch.delete(Column::State, StreamState::key(session));
+        checkpoint::forget(&mut batch, session);
         self.0.meta.write(batch)?;
         self.0.meta.flush()
     }

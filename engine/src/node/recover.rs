@@ -1,6 +1,5 @@
 //! Recovery of what a fenced, corrupt or returned node still holds: an unshipped tail becomes a workspace of its own.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use hiloop_types::{Error, Name, NameKind, ROOT_INO, Result, Seqno, Session, WriterEpoch};
@@ -146,9 +145,11 @@ impl Engine {
 }
 
 impl Workspace {
-    /// The layers as they are now, oldest first, the active one last.
-    pub(super) fn layers(&self) -> (VecDeque<Arc<Layer>>, Layer) {
+    /// The layers as they are now, oldest first.
+    pub(super) fn layers(&self) -> Vec<Arc<Layer>> {
         let s = self.0.state.read();
-        (s.sealed.clone(), s.active.clone())
+        let mut active = s.active.clone();
+        active.last = s.accepted;
+        s.sealed.iter().cloned().chain((!active.is_empty()).then(|| Arc::new(active))).collect()
     }
 }

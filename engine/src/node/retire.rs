@@ -1,5 +1,6 @@
 //! Detaching a workspace, and putting aside one that was fenced.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use hiloop_journal::Class;
@@ -93,7 +94,14 @@ impl Workspace {
         let shared = &self.0;
         let nonces = shared.replicator.nonces();
         let s = shared.state.read();
-        let clean = s.sealed.is_empty() && s.active.is_empty();
+        // The last record that neither a confirmed head nor the index covers.
+        let open = s.sealed.iter().position(|l| !l.checkpointed.load(Ordering::Acquire));
+        let needed = match open {
+            Some(0) => s.published,
+            Some(i) => s.sealed[i - 1].last,
+            None if s.active.is_empty() => Seqno(u64::MAX),
+            None => s.sealed.back().map_or(s.published, |l| l.last),
+        };
         let slabs = s.sealed.iter().flat_map(|l| l.slabs.iter().copied()).chain(s.active.slabs.iter().copied()).collect();
         let doc = StreamDoc {
             store: shared.store_url.clone(),
@@ -108,6 +116,6 @@ impl Workspace {
         };
         let published = s.root.filter(|_| s.published > Seqno(0)).map(|root| PublishedDoc { sequence: s.published, root });
         let state = StreamState { doc, published, nonces, next_ino: s.next_ino, foreign: false };
-        (state, if clean { Seqno(u64::MAX) } else { s.published }, slabs)
+        (state, needed, slabs)
     }
 }

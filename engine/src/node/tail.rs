@@ -8,6 +8,7 @@ use hiloop_manifest::schema::Totals;
 use hiloop_types::{Error, MetaBatch, MetaStore, Name, NameKind, Nonce, Result, ResultExt, Seqno, Session};
 use serde::{Deserialize, Serialize};
 
+use super::checkpoint;
 use crate::layer::Layer;
 use crate::record::{ATTEMPT, Batch, CHANGES, CLOSED, CUT, OPEN, PUBLISHED, PublishedDoc, StreamDoc, replay};
 use crate::workspace::staged_at;
@@ -43,50 +44,52 @@ pub(crate) struct Tail {
     cuts: Vec<(Seqno, Name)>,
     last: Seqno,
     closed: bool,
-    /// Of a workspace that was attached and fenced: its layers, instead of records.
-    layers: Option<(VecDeque<Arc<Layer>>, Layer)>,
+    /// Layers below the records: those that the index holds, or all of a workspace that was attached and fenced.
+    layers: Vec<Arc<Layer>>,
 }
 
 /// A tail folded over its published tree.
 pub(crate) struct Folded {
     pub layers: VecDeque<Arc<Layer>>,
     pub active: Layer,
-    /// Change of the totals since the published tree.
-    pub inodes: i64,
-    pub bytes: i64,
     pub next_ino: u64,
     pub last: Seqno,
 }
 
 impl Folded {
     pub fn totals(&self, below: Totals) -> Totals {
-        Totals { inodes: below.inodes.saturating_add_signed(self.inodes), bytes: below.bytes.saturating_add_signed(self.bytes) }
+        self.all().fold(below, |t, l| Totals {
+            inodes: t.inodes.saturating_add_signed(l.inodes),
+            bytes: t.bytes.saturating_add_signed(l.allocated),
+        })
     }
     /// Unpublished (bytes, operations).
     pub fn backlog(&self) -> (u64, u64) {
-        let all = || self.layers.iter().map(AsRef::as_ref).chain(std::iter::once(&self.active));
-        (all().map(|l| l.bytes).sum(), all().map(|l| l.operations).sum())
+        (self.all().map(|l| l.bytes).sum(), self.all().map(|l| l.operations).sum())
+    }
+    fn all(&self) -> impl Iterator<Item = &Layer> {
+        self.layers.iter().map(AsRef::as_ref).chain(std::iter::once(&self.active))
     }
 }
 
 impl Tail {
     pub fn new(stream: StreamState) -> Self {
-        Self { stream, records: Vec::new(), cuts: Vec::new(), last: Seqno(0), closed: false, layers: None }
+        Self { stream, records: Vec::new(), cuts: Vec::new(), last: Seqno(0), closed: false, layers: Vec::new() }
     }
     /// The tail of a workspace that was attached here and fenced.
-    pub fn of_layers(stream: StreamState, layers: (VecDeque<Arc<Layer>>, Layer), last: Seqno) -> Self {
-        Self { last, layers: Some(layers), ..Self::new(stream) }
+    pub fn of_layers(stream: StreamState, layers: Vec<Arc<Layer>>, last: Seqno) -> Self {
+        Self { last, layers, ..Self::new(stream) }
     }
     pub fn published(&self) -> Seqno {
         self.stream.published.as_ref().map_or(Seqno(0), |p| p.sequence)
     }
     /// True where it holds nothing that is not published.
     pub fn is_done(&self) -> bool {
-        if let Some((sealed, active)) = &self.layers {
-            return sealed.iter().all(|l| l.is_empty()) && active.is_empty();
-        }
         let published = self.published();
-        self.closed || (self.records.iter().all(|(s, ..)| *s <= published) && self.cuts.iter().all(|(s, _)| *s <= published))
+        self.closed
+            || (self.records.iter().all(|(s, ..)| *s <= published)
+                && self.layers.iter().all(|l| l.last <= published)
+                && self.cuts.iter().all(|(s, _)| *s <= published))
     }
     pub fn is_closed(&self) -> bool {
         self.closed
@@ -118,37 +121,32 @@ impl Tail {
             PUBLISHED => {
                 let doc: PublishedDoc = decode(r)?;
                 self.records.retain(|(s, ..)| *s > doc.sequence);
+                self.layers.retain(|l| l.last > doc.sequence);
                 // A cut at the published sequence may still lack its snapshot object: it is put again, idempotently.
                 self.cuts.retain(|(s, _)| *s >= doc.sequence);
                 self.stream.published = Some(doc);
             }
             CLOSED => self.closed = true,
-            other => return Err(Error::corrupt(format!("journal record {} has kind {other}", r.seqno)).hint("a newer hiloop wrote this journal")),
+            other => {
+                return Err(Error::corrupt(format!("journal record {} has kind {other}", r.seqno)).hint("a newer hiloop wrote this journal"));
+            }
         }
         Ok(())
     }
 
     /// Folds the records above `published` into layers, one per cut.
     pub fn fold(&self, published: Seqno) -> Result<Folded> {
-        if let Some((layers, active)) = self.layers.clone() {
-            // The totals of a fork are counted anew from its published superblock and the layers' own.
-            return Ok(Folded { layers, active, inodes: 0, bytes: 0, next_ino: self.stream.next_ino, last: self.last });
-        }
-        let mut out = Folded {
-            layers: VecDeque::new(),
-            active: Layer::default(),
-            inodes: 0,
-            bytes: 0,
-            next_ino: self.stream.next_ino,
-            last: self.last.max(published),
-        };
+        let below: VecDeque<_> = self.layers.iter().filter(|l| l.last > published).cloned().collect();
+        // Records that a layer of the index covers may still stand in the journal.
+        let published = below.back().map_or(published, |l| l.last);
+        let mut out = Folded { layers: below, active: Layer::default(), next_ino: self.stream.next_ino, last: self.last.max(published) };
         let mut cuts = self.cuts.iter().filter(|(s, _)| *s > published).peekable();
         for (seqno, batch, bytes) in self.records.iter().filter(|(s, ..)| *s > published) {
             while let Some((at, name)) = cuts.next_if(|(at, _)| at < seqno) {
                 seal(&mut out, *at, name);
             }
-            out.inodes += batch.inodes;
-            out.bytes += batch.bytes;
+            out.active.inodes += batch.inodes;
+            out.active.allocated += batch.bytes;
             out.active.operations += 1;
             out.active.bytes += bytes;
             out.active.last = *seqno;
@@ -172,7 +170,7 @@ fn decode<T: serde::de::DeserializeOwned>(r: &RecoveredRecord<'_>) -> Result<T> 
     serde_json::from_slice(r.body).map_err(|e| Error::corrupt(format!("journal record {} is damaged: {e}", r.seqno)))
 }
 
-/// Reads the streams that the index knows.
+/// Reads the streams that the index knows, with their checkpointed layers.
 pub(crate) fn load(meta: &dyn MetaStore) -> Result<Vec<Tail>> {
     let mut out = Vec::new();
     let mut bad = None;
@@ -183,7 +181,13 @@ pub(crate) fn load(meta: &dyn MetaStore) -> Result<Vec<Tail>> {
         }
         bad.is_none()
     })?;
-    bad.map_or(Ok(out), Err)
+    if let Some(bad) = bad {
+        return Err(bad);
+    }
+    for tail in &mut out {
+        tail.layers = checkpoint::load(meta, tail.stream.doc.session)?;
+    }
+    Ok(out)
 }
 
 /// Takes one record of the journal into the tail of its stream.

@@ -105,7 +105,8 @@ impl Control {
             return Admission::Go;
         }
         let (bytes, operations) = self.backlog();
-        if bytes + cost.bytes > self.hard.max(cost.bytes) || operations >= limits::BACKLOG_OPERATIONS || node_bytes >= limits::BACKLOG_NODE {
+        if bytes + cost.bytes > self.hard.max(cost.bytes) || operations >= limits::BACKLOG_OPERATIONS || node_bytes >= limits::BACKLOG_NODE
+        {
             return Admission::Wait;
         }
         let soft = self.soft();

@@ -188,7 +188,13 @@ impl<'a> View<'a> {
         Ok(())
     }
 
-    fn piece(&self, source: &Source, len: u32, out: &mut Vec<u8>, missing: &mut Vec<hiloop_manifest::schema::ChunkRef>) -> Result<(), Stop> {
+    fn piece(
+        &self,
+        source: &Source,
+        len: u32,
+        out: &mut Vec<u8>,
+        missing: &mut Vec<hiloop_manifest::schema::ChunkRef>,
+    ) -> Result<(), Stop> {
         let at = out.len();
         match source {
             Source::Zero => out.resize(at + len as usize, 0),

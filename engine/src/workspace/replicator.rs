@@ -155,7 +155,8 @@ impl Workspace {
         let shared = &self.0;
         shared.check_writable()?;
         if let Some(found) = shared.catalog.get::<SnapshotDoc>(name.as_str()).await? {
-            return Err(Error::conflict(format!("snapshot {name} exists already")).hint(format!("it was cut from workspace {}", found.doc.workspace)));
+            return Err(Error::conflict(format!("snapshot {name} exists already"))
+                .hint(format!("it was cut from workspace {}", found.doc.workspace)));
         }
         let cut = {
             let mut state = shared.state.write();
@@ -290,6 +291,9 @@ async fn publish_next(shared: &Arc<Shared>) -> Result<()> {
     }
     let mut state = shared.state.write();
     state.sealed.pop_front();
+    if layer.checkpointed.load(Ordering::Acquire) {
+        (shared.node.unneeded)(shared.session, layer.last);
+    }
     let more = !state.sealed.is_empty() || !state.active.is_empty();
     drop(state);
     shared.admission.published(layer.bytes, layer.operations);
@@ -374,7 +378,9 @@ async fn replace_head(shared: &Arc<Shared>, head: &mut Found<Head>, mut doc: Hea
             Err(None) => {
                 let reason = "the head object is gone".to_owned();
                 *shared.standing.write() = Standing::HeadLost { reason: reason.clone() };
-                return Err(Error::corrupt(reason).at(format!("heads/{}", shared.name)).hint("restore it; nothing is published until then"));
+                return Err(Error::corrupt(reason)
+                    .at(format!("heads/{}", shared.name))
+                    .hint("restore it; nothing is published until then"));
             }
         }
     }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use hiloop_journal::{Class, Staged};
-use hiloop_manifest::schema::{Attr, Block, Entry, FileKind, IndexEntry, Key, KeyKind, NameHasher, Piece, Prefix, Source, StagedAt, Timestamp, Value};
+use hiloop_manifest::schema::{
+    Attr, Block, Entry, FileKind, IndexEntry, Key, KeyKind, NameHasher, Piece, Prefix, Source, StagedAt, Timestamp, Value,
+};
 use hiloop_types::{Error, Ino, Result, Seqno, limits};
 use parking_lot::RwLockWriteGuard;
 
@@ -384,6 +386,8 @@ impl<'a> Txn<'a> {
         state.active.slabs.extend(slabs);
         state.active.operations += operations;
         state.active.bytes += bytes;
+        state.active.inodes += self.batch.inodes;
+        state.active.allocated += self.batch.bytes;
         state.totals.inodes = state.totals.inodes.saturating_add_signed(self.batch.inodes);
         state.totals.bytes = state.totals.bytes.saturating_add_signed(self.batch.bytes);
         state.next_ino = self.next_ino;

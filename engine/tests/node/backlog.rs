@@ -43,3 +43,39 @@ fn store_away_then_back() {
         assert_eq!(read(&w2, &format!("f{i}")).unwrap(), noise(i, 200_000));
     }
 }
+
+#[test]
+fn a_stuck_workspace_does_not_keep_the_journal_of_the_others() {
+    let faults = Faults::default();
+    let world = World::over(Store::memory(Env::real()).wrapped(|b| faults.wrap(b)));
+    let mut options = world.options("n1");
+    options.journal.segment_size = 256 * 1024;
+    options.journal.slab_size = MIB;
+    let engine = world.open("n1", options);
+    let stuck = world.attach(&engine, "stuck");
+    let busy = world.attach(&engine, "busy");
+    world.flush(&stuck);
+    put(&stuck, "kept", &noise(1, 100_000));
+    put(&stuck, "small", b"inline");
+    // Only the stuck one's head cannot move.
+    faults.set_down(true);
+    for i in 0..3000u64 {
+        put(&busy, &format!("f{}", i % 50), &noise(i, 300));
+    }
+    eventually("the journal is trimmed", || engine.status().journal.segments <= 6);
+    let engine = world.kill(engine, "n1", "n1-again");
+    faults.set_down(false);
+    let stuck = world.attach(&engine, "stuck");
+    let busy = world.attach(&engine, "busy");
+    assert_eq!(read(&stuck, "kept").unwrap(), noise(1, 100_000));
+    assert_eq!(read(&stuck, "small").unwrap(), b"inline");
+    for i in 2950..3000u64 {
+        assert_eq!(read(&busy, &format!("f{}", i % 50)).unwrap(), noise(i, 300));
+    }
+    assert_eq!(busy.totals().inodes, 51);
+    world.flush(&stuck);
+    world.flush(&busy);
+    let other = world.node("n2");
+    assert_eq!(read(&world.take_over(&other, "stuck").unwrap(), "kept").unwrap(), noise(1, 100_000));
+    assert_eq!(world.take_over(&other, "busy").unwrap().totals().inodes, 51);
+}

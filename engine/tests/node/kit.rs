@@ -57,7 +57,7 @@ impl World {
     pub fn node(&self, node: &str) -> Engine {
         self.open(node, self.options(node))
     }
-    fn open(&self, node: &str, options: EngineOptions) -> Engine {
+    pub fn open(&self, node: &str, options: EngineOptions) -> Engine {
         let own = runtime();
         let engine = {
             let _inside = own.enter();

@@ -1,0 +1,11 @@
+//! The commands over a store that need no node state: publish, fork, delete, collect, check, compare, export.
+
+mod diff;
+mod export;
+mod fork;
+mod fsck;
+mod gc;
+mod gc_races;
+mod look;
+mod publish;
+mod support;
