@@ -21,7 +21,7 @@ stop() {
     # The daemon ends by itself once its last workspace is gone; it must not write into what is removed below.
     for pid in "${pids[@]}"; do
         for _ in $(seq 100); do
-            [[ "$(tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null)" == *"$DEMO"* ]] || continue 2
+            [[ "$({ tr '\0' ' ' <"/proc/$pid/cmdline"; } 2>/dev/null)" == *"$DEMO"* ]] || continue 2
             sleep 0.1
         done
         kill -TERM "$pid" 2>/dev/null || true

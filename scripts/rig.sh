@@ -30,7 +30,7 @@ rig_stop() {
     rig_unmount_all
     while read -r pid target; do
         # Only what is still the program that was recorded: numbers are used again.
-        [[ "$(tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null)" == *"$target"* ]] || continue
+        runs "$pid" "$target" || continue
         kill -CONT "$pid" 2>/dev/null || true
         kill -KILL "$pid" 2>/dev/null || true
     done <"$RIG/pids"
@@ -106,7 +106,7 @@ release_check() {
     local pid target
     rig_unmount_all
     while read -r pid target; do
-        [[ "$(tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null)" == *"$target"* ]] || continue
+        runs "$pid" "$target" || continue
         kill -CONT "$pid" 2>/dev/null || true
         kill -KILL "$pid" 2>/dev/null || true
         await "the end of process $pid" gone "$pid" || true
@@ -125,6 +125,8 @@ await() {
     done
 }
 
+# runs PID TEXT: whether that process still is the program with TEXT in its command line.
+runs() { [[ "$({ tr '\0' ' ' <"/proc/$1/cmdline"; } 2>/dev/null)" == *"$2"* ]]; }
 # A zombie has ended, too: its parent may be busy.
 gone() { [ ! -e "/proc/$1" ] || grep -q '^State:\s*Z' "/proc/$1/status" 2>/dev/null; }
 is_mounted() { mountpoint -q "$1"; }

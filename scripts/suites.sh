@@ -89,7 +89,8 @@ check_fsx_churn() {
         done
     ) >"$DIR/churn.log" 2>&1 &
     churn=$!
-    trap 'kill $churn 2>/dev/null || true' EXIT
+    # shellcheck disable=SC2064
+    trap "kill $churn 2>/dev/null || true" EXIT
     for seed in 11 12 13; do
         fsx -N "$ops" -S "$seed" -f "$DATA/fsx.toml" -P artifacts "mnt/file-$seed"
     done
@@ -206,7 +207,7 @@ sqlite_killed() {
                 printf "INSERT INTO t VALUES(%d, randomblob(700));\nSELECT 'row', %d;\n" "$n" "$n"
             done
         ) >script
-        stdbuf -oL sqlite3 mnt/db <script >acknowledged 2>writer.log &
+        stdbuf -oL sqlite3 -bail mnt/db <script >acknowledged 2>writer.log &
         writer=$!
         await "150 commits" enough_rows 150
         kill_daemon "$DIR/mnt"
