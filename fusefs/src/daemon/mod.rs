@@ -1,0 +1,123 @@
+//! The daemon of a cache directory: one engine, its mounts, and a socket over which the command line asks for more.
+//!
+//! The first `mount` starts it ([`start`]); the engine's directory lock decides between two that start at once, and the loser's client
+//! joins the winner. It ends some seconds after its last workspace is gone, unless it was started to stay ([`Options::linger`]), or on
+//! SIGTERM ([`shutdown`]). It never looks into its own mounts: such a request would wait for itself.
+
+pub mod client;
+pub mod find;
+pub mod protocol;
+mod mounts;
+mod server;
+mod shutdown;
+pub mod socket;
+pub mod start;
+mod status;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use hiloop_engine::hydrate::Memory;
+use hiloop_engine::node::{Engine, EngineOptions, HeartbeatPace};
+use hiloop_env::Env;
+use hiloop_rocks::RocksMeta;
+use hiloop_types::{MetaStore, Name, Result, limits};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::fuse::Workers;
+use mounts::Mounts;
+
+/// What a daemon is started with.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The cache directory, as [`socket::prepare`] returns it.
+    pub cache_dir: PathBuf,
+    /// Name of this node in heartbeats and heads.
+    pub node: Name,
+    /// Certificates of a private authority for all stores.
+    pub ca_file: Option<PathBuf>,
+    /// Policy of the disk cache.
+    pub cache: hiloop_cache::CacheOptions,
+    /// Memory for decoded manifest nodes, bytes.
+    pub memory_nodes: u64,
+    /// Memory for chunks, bytes.
+    pub memory_chunks: u64,
+    /// Pace of heartbeats.
+    pub pace: HeartbeatPace,
+    /// Ends this long after the last workspace is gone; `None`: stays.
+    pub linger: Option<Duration>,
+    /// Time that SIGTERM leaves for publishing.
+    pub grace: Duration,
+}
+
+/// A running daemon.
+pub(crate) struct Daemon {
+    pub(crate) options: Options,
+    pub(crate) env: Env,
+    pub(crate) engine: Engine,
+    workers: Arc<Workers>,
+    mounts: Mutex<Mounts>,
+    /// Calls that are being served.
+    calls: AtomicUsize,
+    /// No new calls are taken.
+    closing: AtomicBool,
+    /// Wakes whoever waits for `calls` or the mounts to change.
+    changed: Notify,
+}
+
+impl Daemon {
+    fn open(options: Options, env: Env) -> Result<Arc<Self>> {
+        let mut engine = EngineOptions::new(options.cache_dir.clone(), options.node.clone());
+        engine.cache = options.cache.clone();
+        engine.ca_file.clone_from(&options.ca_file);
+        engine.pace = options.pace;
+        engine.memory = Memory::new(options.memory_nodes, options.memory_chunks);
+        let engine = Engine::open(engine, env.clone(), |dir| {
+            let meta: Arc<dyn MetaStore> = Arc::new(RocksMeta::open(dir, limits::MEMORY_ROCKS)?);
+            Ok(meta)
+        })?;
+        Ok(Arc::new(Self {
+            workers: Workers::start(env.clone())?,
+            options,
+            env,
+            engine,
+            mounts: Mutex::default(),
+            calls: AtomicUsize::new(0),
+            closing: AtomicBool::new(false),
+            changed: Notify::new(),
+        }))
+    }
+
+    fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::SeqCst)
+    }
+}
+
+/// Runs a daemon until it ends. `ready` is called once it listens.
+///
+/// # Errors
+/// Why it could not start: `Conflict` where another process has the directory.
+pub async fn run(options: Options, env: Env, otlp: Option<crate::telemetry::OtlpMetrics>, ready: impl FnOnce() -> Result<()>) -> Result<()> {
+    let opening = (options.clone(), env.clone());
+    // Recovery blocks, and needs the runtime for what it starts.
+    let daemon = tokio::task::block_in_place(|| Daemon::open(opening.0, opening.1))?;
+    let listener = socket::listen(&options.cache_dir)?;
+    if let Some(otlp) = otlp {
+        let weak = Arc::downgrade(&daemon);
+        otlp.observe(move || weak.upgrade().map(|d| d.samples()).unwrap_or_default());
+    }
+    tracing::info!(cache_dir = %options.cache_dir.display(), node = %options.node, pid = std::process::id(), "daemon is ready");
+    ready()?;
+    let serving = tokio::spawn(server::serve(daemon.clone(), listener));
+    shutdown::run(&daemon).await;
+    serving.abort();
+    socket::remove(&options.cache_dir)?;
+    if let Err(e) = daemon.engine.sync().await {
+        tracing::error!(error = %e, "the journal could not be flushed at the end");
+    }
+    tracing::info!("daemon ends");
+    Ok(())
+}

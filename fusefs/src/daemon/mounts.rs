@@ -1,0 +1,474 @@
+//! The daemon's mounts: making them, finding them, ending them.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hiloop_engine::catalog::LostWindow;
+use hiloop_engine::node::{AttachReport, AttachRequest, DetachReport, Origin};
+use hiloop_engine::stop::Stop;
+use hiloop_engine::workspace::{Read, Workspace};
+use hiloop_types::{Error, ErrorKind, Ino, Name, NameKind, ROOT_INO, Result};
+
+use super::Daemon;
+use super::protocol::{Cut, Flushed, MountCall, MountInfo, Mounted, Opening, Progress, Recovery, Selector, Snapshotted, Unmounted, Wanted};
+use super::server::Talk;
+use crate::fuse;
+
+/// Entries of the root directory whose attributes are brought to the node before a mount is reported: what a first `ls -l` shows.
+const ROOT_ENTRIES: usize = 512;
+/// Time that processes with files open in a detached mount have to let go before their requests fail.
+const USERS_LEAVE: Duration = Duration::from_secs(2);
+/// Time for the serving threads to end once the mount is gone.
+const SERVING_ENDS: Duration = Duration::from_secs(10);
+/// Time that a mount's threads take to let go of its workspace after the last request; generous.
+const THREADS_LET_GO: Duration = Duration::from_millis(500);
+/// Time for giving the head of a workspace back that could not be mounted or whose mount was taken away from outside.
+const LET_GO: Duration = Duration::from_secs(30);
+
+/// The mounts by mount point, and those that are being made.
+#[derive(Default)]
+pub(super) struct Mounts {
+    live: HashMap<PathBuf, Live>,
+    /// Being attached and mounted: store, and the workspace where it is opened for write.
+    coming: HashMap<PathBuf, (String, Option<Name>)>,
+}
+
+#[derive(Clone)]
+struct Live {
+    mount: fuse::Mount,
+    workspace: Workspace,
+    store: String,
+    /// An unmount runs.
+    leaving: bool,
+}
+
+impl Live {
+    fn info(&self) -> MountInfo {
+        MountInfo {
+            mountpoint: self.mount.mountpoint().to_owned(),
+            workspace: self.workspace.name().clone(),
+            store: self.store.clone(),
+            read_only: self.workspace.is_read_only(),
+        }
+    }
+}
+
+impl Mounts {
+    fn select(&self, of: &Selector) -> Vec<Live> {
+        let fits = |l: &&Live| {
+            of.workspace.as_ref().is_none_or(|w| w == l.workspace.name())
+                && of.store.as_ref().is_none_or(|s| *s == l.store)
+                && of.mountpoint.as_deref().is_none_or(|m| m == l.mount.mountpoint())
+        };
+        let mut found: Vec<Live> = self.live.values().filter(fits).cloned().collect();
+        found.sort_by(|a, b| a.mount.mountpoint().cmp(b.mount.mountpoint()));
+        found
+    }
+    /// True where nothing is mounted, nor about to be.
+    pub(super) fn is_empty(&self) -> bool {
+        self.live.is_empty() && self.coming.is_empty()
+    }
+    pub(super) fn all(&self) -> Vec<(fuse::Mount, Workspace)> {
+        self.live.values().map(|l| (l.mount.clone(), l.workspace.clone())).collect()
+    }
+}
+
+/// Gives the reservation back, however the mount ends.
+struct Reserved<'a>(&'a Daemon, PathBuf);
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        self.0.mounts.lock().coming.remove(&self.1);
+        self.0.changed.notify_waiters();
+    }
+}
+
+fn left(workspace: &Workspace, doing: &str) -> Progress {
+    Progress { doing: format!("{doing} {}", workspace.name()), left_bytes: Some(workspace.status().backlog_bytes) }
+}
+
+impl Daemon {
+    /// Which mounts are meant.
+    pub(super) fn find(&self, of: &Selector) -> Vec<MountInfo> {
+        self.mounts.lock().select(of).iter().map(Live::info).collect()
+    }
+
+    fn one(&self, of: &Selector) -> Result<Live> {
+        let mut found = self.mounts.lock().select(of);
+        match (found.pop(), found.is_empty()) {
+            (Some(one), true) => Ok(one),
+            (Some(_), false) => Err(Error::invalid("several mounts are meant").hint("name the mount point")),
+            (None, _) => {
+                let what = match (&of.mountpoint, &of.workspace) {
+                    (Some(m), _) => format!("this daemon serves no mount on {}", m.display()),
+                    (None, Some(w)) => format!("workspace {w} is not mounted by this daemon"),
+                    (None, None) => "this daemon serves no mount".to_owned(),
+                };
+                Err(Error::not_found(what).at(self.options.cache_dir.display()).hint("`status` shows what is mounted"))
+            }
+        }
+    }
+
+    pub(super) fn workspace_of(&self, of: &Selector) -> Result<(fuse::Mount, Workspace)> {
+        self.one(of).map(|l| (l.mount, l.workspace))
+    }
+
+    fn writable(&self, of: &Selector) -> Result<Workspace> {
+        let live = self.one(of)?;
+        if live.workspace.is_read_only() {
+            return Err(Error::invalid(format!("{} is mounted read-only: it has no writes", live.workspace.name()))
+                .at(live.mount.mountpoint().display()));
+        }
+        Ok(live.workspace)
+    }
+
+    #[tracing::instrument(skip_all, fields(mountpoint = %call.mountpoint.display()))]
+    pub(super) async fn mount(&self, call: MountCall, talk: &mut Talk) -> Result<Mounted> {
+        let _reserved = self.reserve(&call)?;
+        let MountCall { store, what, mountpoint } = call;
+        let (workspace, report) = match what {
+            Wanted::Workspace(opening) => self.open_for_write(&store, opening, talk).await?,
+            Wanted::ReadOnly(source) => (self.open_read_only(&store, source, talk).await?, None),
+        };
+        let mounted = match talk.during(Box::pin(root_local(&workspace)), || left(&workspace, "reading the root directory of")).await {
+            Ok(()) => self.mount_workspace(&workspace, mountpoint.clone()).await,
+            Err(e) => Err(e),
+        };
+        let mount = match mounted {
+            Ok(mount) => mount,
+            Err(e) => {
+                if let Err(left) = self.let_go(&workspace, LET_GO).await {
+                    tracing::warn!(workspace = %workspace.name(), error = %left, "a workspace that could not be mounted stays attached");
+                }
+                return Err(e);
+            }
+        };
+        let status = workspace.status();
+        let mounted = Mounted {
+            workspace: workspace.name().clone(),
+            epoch: workspace.epoch().0,
+            root: report.as_ref().map_or(status.root, |r| r.root).map(|r| r.node.id.to_string()),
+            lost_window: report.as_ref().map_or(LostWindow::None, |r| r.lost_window),
+            created: report.as_ref().is_some_and(|r| r.created),
+            recovered_operations: report.as_ref().map_or(0, |r| r.recovered_operations),
+            read_only: workspace.is_read_only(),
+            mountpoint: mountpoint.clone(),
+            pid: std::process::id(),
+            cache_dir: self.options.cache_dir.clone(),
+        };
+        self.mounts.lock().live.insert(mountpoint, Live { mount, workspace, store, leaving: false });
+        tracing::info!(workspace = %mounted.workspace, epoch = mounted.epoch, read_only = mounted.read_only, "mounted");
+        Ok(mounted)
+    }
+
+    async fn open_for_write(&self, store: &str, opening: Opening, talk: &mut Talk) -> Result<(Workspace, Option<AttachReport>)> {
+        let mut request = AttachRequest::new(store, opening.name.clone())?;
+        request.origin = opening.origin.map_or(Origin::Empty, Origin::Source);
+        request.durability = opening.durability;
+        request.backlog_limit = opening.backlog_limit;
+        request.quota = opening.quota;
+        request.take_over = opening.take_over;
+        if let Some(domain) = opening.domain {
+            request.domain = domain;
+        }
+        let doing = || Progress {
+            doing: format!("opening workspace {}; a writer elsewhere is watched for a while", opening.name),
+            left_bytes: None,
+        };
+        let engine = self.engine.clone();
+        let attach = on_thread(move || async move { engine.attach(request).await });
+        let (workspace, report) = talk.during(Box::pin(attach), doing).await?;
+        Ok((workspace, Some(report)))
+    }
+
+    async fn open_read_only(&self, store: &str, source: String, talk: &mut Talk) -> Result<Workspace> {
+        let doing = || Progress { doing: format!("reading {source}"), left_bytes: None };
+        let (engine, store, name) = (self.engine.clone(), store.to_owned(), source.clone());
+        let attach = on_thread(move || async move { engine.attach_read_only(&store, &name).await });
+        talk.during(Box::pin(attach), doing).await
+    }
+
+    fn reserve(&self, call: &MountCall) -> Result<Reserved<'_>> {
+        let mut mounts = self.mounts.lock();
+        let at = &call.mountpoint;
+        if mounts.live.contains_key(at) || mounts.coming.contains_key(at) {
+            return Err(Error::conflict("another workspace is mounted here").at(at.display()).hint("use another mount point"));
+        }
+        let writes = match &call.what {
+            Wanted::Workspace(opening) => Some(opening.name.clone()),
+            Wanted::ReadOnly(_) => None,
+        };
+        if let Some(name) = &writes {
+            let same = |l: &&Live| !l.workspace.is_read_only() && l.store == call.store && l.workspace.name() == name;
+            if let Some(l) = mounts.live.values().find(same) {
+                return Err(Error::conflict(format!("workspace {name} is mounted on {} already", l.mount.mountpoint().display()))
+                    .hint("unmount it first, or fork it: a workspace has one writer"));
+            }
+            if mounts.coming.values().any(|c| *c == (call.store.clone(), writes.clone())) {
+                return Err(Error::conflict(format!("workspace {name} is being mounted by another call")).hint("wait for that one"));
+            }
+        }
+        mounts.coming.insert(at.clone(), (call.store.clone(), writes));
+        Ok(Reserved(self, at.clone()))
+    }
+
+    async fn mount_workspace(&self, workspace: &Workspace, mountpoint: PathBuf) -> Result<fuse::Mount> {
+        let options = fuse::MountOptions {
+            mountpoint,
+            read_only: workspace.is_read_only(),
+            allow_other: nix::unistd::geteuid().is_root(),
+            profile: fuse::Profile::Standard,
+            env: self.env.clone(),
+            workers: self.workers.clone(),
+        };
+        let ws = workspace.clone();
+        blocking(move || fuse::mount(ws, options)).await
+    }
+
+    #[tracing::instrument(skip_all)]
+    pub(super) async fn snapshot(&self, of: Selector, name: Option<Name>, wait: bool, talk: &mut Talk) -> Result<Snapshotted> {
+        let workspace = self.writable(&of)?;
+        let name = match name {
+            Some(name) => name,
+            None => self.made_up(workspace.name())?,
+        };
+        let (tell, told) = tokio::sync::oneshot::channel();
+        let shown = name.clone();
+        let confirmed = move |r| {
+            if let Err(e) = &r {
+                tracing::error!(snapshot = %shown, error = %e, "a snapshot was not replicated");
+            }
+            // Nobody waits without --wait.
+            let _ = tell.send(r);
+        };
+        let cut = workspace.snapshot(&name, confirmed).await?;
+        let lineage = Cut { workspace: workspace.name().clone(), epoch: workspace.epoch().0, sequence: cut.0 };
+        let local = hiloop_engine::workspace::Durability::Local;
+        if !wait {
+            return Ok(Snapshotted { snapshot: name, root: None, durability: local, lineage });
+        }
+        let lost = |_| Err(Error::closed("the workspace was closed before the snapshot was replicated").at(&name));
+        let doc = talk.during(Box::pin(told), || left(&workspace, "replicating")).await.unwrap_or_else(lost)?;
+        let root = Some(doc.root.node.id.to_string());
+        Ok(Snapshotted { snapshot: name, root, durability: hiloop_engine::workspace::Durability::Replicated, lineage })
+    }
+
+    /// A free name for a snapshot: the workspace, the time, a little chance.
+    fn made_up(&self, workspace: &Name) -> Result<Name> {
+        let at = humantime::format_rfc3339_seconds(std::time::UNIX_EPOCH + self.env.wall()).to_string();
+        let at: String = at.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_ascii_lowercase();
+        let tail = format!("-{at}-{:04x}", self.env.random_u32() & 0xffff);
+        let stem: String = workspace.as_str().chars().take(Name::MAX - tail.len()).collect();
+        Name::new(NameKind::Snapshot, stem + &tail)
+    }
+
+    #[tracing::instrument(skip_all)]
+    pub(super) async fn flush(&self, of: Selector, talk: &mut Talk) -> Result<Flushed> {
+        let workspace = self.writable(&of)?;
+        talk.during(Box::pin(workspace.flush()), || left(&workspace, "publishing")).await?;
+        let status = workspace.status();
+        Ok(Flushed { workspace: status.name, published: status.published, root: status.root.map(|r| r.node.id.to_string()) })
+    }
+
+    /// Detaches the mount, publishes what there is within `timeout`, and gives the head back.
+    #[tracing::instrument(skip_all)]
+    pub(super) async fn unmount(&self, of: Selector, timeout: Duration, talk: &mut Talk) -> Result<Unmounted> {
+        let live = self.one(&of)?;
+        let at = live.mount.mountpoint().to_owned();
+        self.leave(&at)?;
+        let workspace = live.workspace.clone();
+        let ended = talk.during(Box::pin(self.end(&live, timeout)), || left(&workspace, "publishing")).await;
+        self.left(&at, ended.is_ok());
+        ended
+    }
+
+    fn leave(&self, at: &Path) -> Result<()> {
+        match self.mounts.lock().live.get_mut(at) {
+            Some(l) if !l.leaving => {
+                l.leaving = true;
+                Ok(())
+            }
+            Some(_) => Err(Error::conflict("it is being unmounted already").at(at.display()).hint("wait for that one")),
+            None => Err(Error::not_found("it is not mounted any more").at(at.display())),
+        }
+    }
+
+    fn left(&self, at: &Path, gone: bool) {
+        let mut mounts = self.mounts.lock();
+        if gone {
+            mounts.live.remove(at);
+        } else if let Some(l) = mounts.live.get_mut(at) {
+            l.leaving = false;
+        }
+        drop(mounts);
+        self.changed.notify_waiters();
+    }
+
+    /// Takes the mount out of the tree, then lets go of the workspace. Only a mount that cannot be taken away is an error.
+    async fn end(&self, live: &Live, timeout: Duration) -> Result<Unmounted> {
+        let started = self.env.monotonic();
+        let mount = live.mount.clone();
+        let busy = blocking(move || detach(&mount)).await?;
+        let rest = timeout.saturating_sub(self.env.monotonic().saturating_sub(started));
+        let report = self.let_go(&live.workspace, rest).await?;
+        let workspace = live.workspace.name().clone();
+        let DetachReport { published, left_bytes, released } = report;
+        tracing::info!(%workspace, published, left_bytes, busy, "unmounted");
+        Ok(Unmounted { workspace, published, left_bytes, released, busy })
+    }
+
+    /// Detaches a workspace whose mount is gone.
+    async fn let_go(&self, workspace: &Workspace, timeout: Duration) -> Result<DetachReport> {
+        let status = workspace.status();
+        if workspace.is_read_only() {
+            let last = workspace.clone();
+            tokio::spawn(async move {
+                // The lease ends with the last clone, and needs a runtime for that: the mount's threads have none and let go first.
+                tokio::time::sleep(THREADS_LET_GO).await;
+                drop(last);
+            });
+            return Ok(DetachReport { published: status.published, left_bytes: 0, released: true });
+        }
+        match self.engine.detach(workspace, timeout).await {
+            // Fenced before: the engine has put its tail aside for `recover`.
+            Err(e) if e.kind() == ErrorKind::NotFound => {
+                let left_bytes = status.backlog_bytes.max(status.backlog_operations);
+                Ok(DetachReport { published: status.published, left_bytes, released: false })
+            }
+            other => other,
+        }
+    }
+
+    /// Lets go of workspaces whose mount was taken away from outside (`umount`), or whose serving thread failed.
+    pub(super) fn sweep(self: &Arc<Self>) {
+        let ended: Vec<Live> = {
+            let mut mounts = self.mounts.lock();
+            let gone = mounts.live.values_mut().filter(|l| !l.leaving && !l.mount.is_alive());
+            gone.map(|l| {
+                l.leaving = true;
+                l.clone()
+            })
+            .collect()
+        };
+        for live in ended {
+            let daemon = self.clone();
+            tokio::spawn(async move {
+                let name = live.workspace.name();
+                if let Err(e) = live.mount.wait(Some(Duration::ZERO)) {
+                    tracing::error!(workspace = %name, error = %e, "a mount ended by itself");
+                }
+                match daemon.let_go(&live.workspace, LET_GO).await {
+                    Ok(r) => tracing::info!(workspace = %name, left_bytes = r.left_bytes, "mount ended; workspace detached"),
+                    Err(e) => tracing::warn!(workspace = %name, error = %e, "mount ended; workspace could not be detached"),
+                }
+                daemon.left(live.mount.mountpoint(), true);
+            });
+        }
+    }
+
+    /// Answers once the mount is gone.
+    pub(super) async fn wait(&self, of: Selector, talk: &mut Talk) -> Result<()> {
+        let live = self.one(&of)?;
+        let gone = async {
+            loop {
+                let changed = self.changed.notified();
+                let mut changed = std::pin::pin!(changed);
+                changed.as_mut().enable();
+                if !self.mounts.lock().live.contains_key(live.mount.mountpoint()) {
+                    return;
+                }
+                changed.await;
+            }
+        };
+        let doing = || Progress { doing: format!("{} is mounted", live.workspace.name()), left_bytes: None };
+        talk.during(Box::pin(gone), doing).await;
+        Ok(())
+    }
+
+    #[tracing::instrument(skip_all)]
+    pub(super) async fn recover(&self, store: &str, talk: &mut Talk) -> Result<Recovery> {
+        let doing = || Progress { doing: "publishing what openings left behind".into(), left_bytes: None };
+        let recovered = talk.during(Box::pin(self.engine.recover(store)), doing).await?;
+        let encode = |r| serde_json::to_value(r).map_err(|e| Error::internal(format!("cannot encode a recovered workspace: {e}")));
+        Ok(Recovery { forks: recovered.into_iter().map(encode).collect::<Result<_>>()? })
+    }
+
+    /// At the end of the daemon: all mounts at once.
+    pub(super) async fn end_all(&self, grace: Duration) {
+        let all: Vec<Live> = self.mounts.lock().live.values().cloned().collect();
+        let ending = all.into_iter().filter(|l| self.leave(l.mount.mountpoint()).is_ok()).map(|live| async move {
+            // Published before the mount goes: what is accepted meanwhile is little.
+            let flushed = tokio::time::timeout(grace, live.workspace.flush()).await;
+            let rest = if matches!(flushed, Ok(Ok(_))) { SERVING_ENDS } else { Duration::ZERO };
+            let name = live.workspace.name();
+            match self.end(&live, rest).await {
+                Ok(r) if r.left_bytes > 0 => {
+                    tracing::warn!(workspace = %name, left_bytes = r.left_bytes, "ends with writes that are only on this node");
+                }
+                Ok(_) => {}
+                Err(e) => tracing::error!(workspace = %name, error = %e, "a mount could not be ended"),
+            }
+            self.left(live.mount.mountpoint(), true);
+        });
+        futures::future::join_all(ending).await;
+    }
+}
+
+/// Unmounts; where files are open, out of the tree first, and their users have a moment before they are cut off. True where they were.
+fn detach(mount: &fuse::Mount) -> Result<bool> {
+    let unmounted = mount.unmount(true)?;
+    if unmounted == fuse::Unmounted::Done {
+        ended(mount, SERVING_ENDS);
+        return Ok(false);
+    }
+    if ended(mount, USERS_LEAVE) {
+        return Ok(false);
+    }
+    match mount.abort() {
+        Ok(()) => drop(ended(mount, SERVING_ENDS)),
+        // Their requests fail once the workspace is closed.
+        Err(e) => tracing::warn!(error = %e, "the users of a detached mount could not be cut off"),
+    }
+    Ok(true)
+}
+
+/// True where no request can come any more.
+fn ended(mount: &fuse::Mount, within: Duration) -> bool {
+    match mount.wait(Some(within)) {
+        Ok(ended) => ended,
+        Err(e) => {
+            tracing::debug!(error = %e, "the mount ended with an error");
+            true
+        }
+    }
+}
+
+async fn blocking<T: Send + 'static>(f: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    tokio::task::spawn_blocking(f).await.unwrap_or_else(|e| Err(Error::internal(format!("a thread died: {e}"))))
+}
+
+/// Runs a future of the engine that is not provably `Send` on a thread of the blocking pool.
+async fn on_thread<T: Send + 'static, F: Future<Output = Result<T>>>(make: impl FnOnce() -> F + Send + 'static) -> Result<T> {
+    let runtime = tokio::runtime::Handle::current();
+    blocking(move || runtime.block_on(make())).await
+}
+
+/// Brings the root directory, and what its first entries are, to this node.
+async fn root_local(workspace: &Workspace) -> Result<()> {
+    workspace
+        .settled(|w| {
+            let view = w.view();
+            let mut inodes: Vec<Ino> = vec![ROOT_INO];
+            view.entries_from(ROOT_INO, 0, &mut |_, entry| {
+                inodes.push(entry.ino);
+                inodes.len() <= ROOT_ENTRIES
+            })?;
+            for ino in inodes {
+                view.attr(ino)?;
+            }
+            Ok::<_, Stop>(())
+        })
+        .await
+}

@@ -1,0 +1,81 @@
+//! How a daemon ends: by a signal, or because nothing is left to serve.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::Daemon;
+
+/// How often the daemon looks whether mounts ended and whether it is still needed.
+const LOOK: Duration = Duration::from_millis(200);
+/// Time that running calls have to end once no new ones are taken.
+const CALLS_END: Duration = Duration::from_secs(5);
+
+/// Returns once the daemon should end; its mounts are gone then.
+pub(super) async fn run(daemon: &Arc<Daemon>) {
+    let signals = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
+    let (mut term, mut int) = match signals {
+        (Ok(term), Ok(int)) => (term, int),
+        (Err(e), _) | (_, Err(e)) => {
+            tracing::error!(error = %e, "signals cannot be waited for");
+            return;
+        }
+    };
+    tokio::select! {
+        _ = term.recv() => terminate(daemon, "SIGTERM").await,
+        _ = int.recv() => terminate(daemon, "SIGINT").await,
+        () = unneeded(daemon) => {}
+    }
+}
+
+async fn terminate(daemon: &Arc<Daemon>, signal: &str) {
+    let grace = daemon.options.grace;
+    tracing::info!(signal, grace = ?grace, "ending: mounts are flushed and detached");
+    daemon.closing.store(true, Ordering::SeqCst);
+    let _ = tokio::time::timeout(CALLS_END.min(grace), no_calls(daemon)).await;
+    daemon.end_all(grace).await;
+}
+
+async fn no_calls(daemon: &Daemon) {
+    loop {
+        let changed = daemon.changed.notified();
+        let mut changed = std::pin::pin!(changed);
+        changed.as_mut().enable();
+        if daemon.calls.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        changed.await;
+    }
+}
+
+/// Returns once nothing was mounted or left to publish for the time that the daemon lingers, and nobody asks.
+async fn unneeded(daemon: &Arc<Daemon>) {
+    let mut idle_since = None;
+    loop {
+        tokio::time::sleep(LOOK).await;
+        daemon.sweep();
+        let Some(linger) = daemon.options.linger else { continue };
+        if is_needed(daemon) {
+            idle_since = None;
+            continue;
+        }
+        let now = daemon.env.monotonic();
+        if now.saturating_sub(*idle_since.get_or_insert(now)) < linger {
+            continue;
+        }
+        // A call counts itself, then looks at the flag; here the flag is set, then the count looked at: one of the two sees the other.
+        daemon.closing.store(true, Ordering::SeqCst);
+        if daemon.calls.load(Ordering::SeqCst) == 0 && !is_needed(daemon) {
+            tracing::info!("nothing is mounted any more");
+            return;
+        }
+        daemon.closing.store(false, Ordering::SeqCst);
+    }
+}
+
+fn is_needed(daemon: &Daemon) -> bool {
+    let behind = |s: hiloop_engine::workspace::WorkspaceStatus| s.backlog_bytes > 0 || s.backlog_operations > 0;
+    !daemon.mounts.lock().is_empty() || daemon.engine.workspaces().iter().any(|w| behind(w.status()))
+}
