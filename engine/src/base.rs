@@ -2,13 +2,16 @@
 //!
 //! # Order of events (`protocols.md` 7.6)
 //!
-//! 1. The store is probed. 2. `bases/<build id>` is created without a root: the base's own intent, naming the bases whose chunks may be
-//! reused and the session in the keys of all packs to come; both are safe from collection from here on. 3. The reused bases are read
-//! again. 4. Contents are cut, named, packed and shipped as the source is read; then the tree is built. 5. The reused bases are read once
-//! more and the intent is swapped for the base. Whoever finds its intent moved or removed fails, and nothing names what it shipped.
+//! 1. The store is probed.
+//! 2. `bases/<build id>` is created without a root: the base's own intent, naming the bases whose chunks may be reused and the session
+//!    in the keys of all packs to come; both are safe from collection from here on.
+//! 3. The reused bases are read again; one that went away meanwhile is not reused.
+//! 4. Contents are cut, named, packed and shipped as the source is read; then the tree is built.
+//! 5. The reused bases are read once more and the intent is swapped for the base. Whoever finds its intent moved or removed fails, and
+//!    nothing names what it shipped.
 //!
 //! While it works a publisher renews its intent each [`HEARTBEAT`](limits::HEARTBEAT). Another one of the same build id watches for
-//! [`HEARTBEAT_WATCH`](limits::HEARTBEAT_WATCH) whether the intent moves and takes a still one over by a swap; time decides only about
+//! [`BaseRequest::patience`] whether the intent moves and takes a still one over by a swap; time decides only about
 //! patience, the swap decides who publishes.
 //!
 //! # Determinism
@@ -53,8 +56,9 @@ pub struct BaseRequest {
     pub source: SourceSpec,
     /// Bounds on the source.
     pub limits: SourceLimits,
-    /// Take an unfinished publish of the same build id over without watching first whether its publisher is alive.
-    pub take_over: bool,
+    /// How long to watch whether the publisher of an unfinished base of this build id is alive, before it is taken over; zero takes it
+    /// over at once.
+    pub patience: Duration,
 }
 
 impl BaseRequest {
@@ -68,7 +72,7 @@ impl BaseRequest {
             domain: Name::new(hiloop_types::NameKind::Domain, PUBLIC_DOMAIN)?,
             source,
             limits: SourceLimits::default(),
-            take_over: false,
+            patience: limits::HEARTBEAT_WATCH,
         })
     }
 }
@@ -209,8 +213,8 @@ impl<'a> Publisher<'a> {
     /// Puts the intent, or takes over the one that is there, and makes sure that the bases to reuse were there after it.
     async fn start(ctx: &'a StoreContext, request: &BaseRequest, there: Option<Found<BaseDoc>>, progress: &ProgressFn) -> Result<Self> {
         let there = match there {
-            Some(found) if !request.take_over => Some(watch(ctx, found, progress).await?),
-            other => other,
+            Some(found) => Some(watch(ctx, found, request.patience, progress).await?),
+            None => None,
         };
         let mut doc = BaseDoc {
             format: FORMAT,
@@ -343,12 +347,12 @@ impl<'a> Publisher<'a> {
     async fn abandon(&self) {
         let key = self.doc.name.as_str();
         let mine = |f: &Found<BaseDoc>| f.doc.root.is_none() && f.doc.session == self.doc.session;
-        if let Ok(Some(found)) = self.ctx.catalog.get::<BaseDoc>(key).await {
-            if mine(&found) {
-                if let Err(e) = self.ctx.catalog.remove::<BaseDoc>(key).await {
-                    tracing::warn!(error = %e, base = key, "the intent of a failed publish stays");
-                }
-            }
+        let removed = match self.ctx.catalog.get::<BaseDoc>(key).await {
+            Ok(Some(found)) if mine(&found) => self.ctx.catalog.remove::<BaseDoc>(key).await.map(drop),
+            other => other.map(drop),
+        };
+        if let Err(e) = removed {
+            tracing::warn!(error = %e, base = key, "the intent of a failed publish stays");
         }
     }
 }
@@ -365,9 +369,9 @@ fn lost(name: &Name, found: Option<&Found<BaseDoc>>) -> Error {
 }
 
 /// Waits until it is clear whether the publisher of an unfinished base lives.
-async fn watch(ctx: &StoreContext, found: Found<BaseDoc>, progress: &ProgressFn) -> Result<Found<BaseDoc>> {
+async fn watch(ctx: &StoreContext, found: Found<BaseDoc>, patience: Duration, progress: &ProgressFn) -> Result<Found<BaseDoc>> {
     progress(BaseProgress::Watching);
-    let mut left = limits::HEARTBEAT_WATCH;
+    let mut left = patience;
     while left > Duration::ZERO {
         let step = left.min(limits::HEARTBEAT);
         tokio::time::sleep(step).await;

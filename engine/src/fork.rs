@@ -102,7 +102,8 @@ async fn under_intent(
         Some(now) => return Ok(Attempt::Moved(Box::new(now))),
         None => return Err(Error::not_found(format!("{} was deleted just now", found.qualified())).at(ctx.store().name())),
     }
-    let children = stream::iter(names).map(|name| child(ctx, found, name, domain, options)).buffered(PARALLEL).collect().await;
+    let puts: Vec<_> = names.iter().map(|name| child(ctx, found, name, domain, options)).collect();
+    let children = stream::iter(puts).buffered(PARALLEL).collect().await;
     // A collector that dropped the intent may have swept what the children need before they were there to be seen.
     if ctx.catalog.get::<Intent>(&intent.nonce.to_string()).await?.is_none() {
         return Err(Error::closed("the intent of this fork was dropped by a collector (ESTALE)")

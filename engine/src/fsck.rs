@@ -122,8 +122,15 @@ pub async fn fsck(ctx: &StoreContext, options: &FsckOptions) -> Result<FsckRepor
         Some(source) => vec![source.clone()],
         None => all_sources(ctx).await?.iter().map(|s| s.qualified()).collect(),
     };
-    let mut check =
-        Check { ctx, report: FsckReport::default(), wants: HashMap::new(), keys: Vec::new(), sources: Vec::new(), whole: HashSet::new() };
+    let mut check = Check {
+        ctx,
+        report: FsckReport::default(),
+        wants: HashMap::new(),
+        keys: Vec::new(),
+        sources: Vec::new(),
+        bad: HashSet::new(),
+        whole: HashSet::new(),
+    };
     // Leases end when all packs were looked at: what the walk reached must still be there.
     let mut leases = Vec::new();
     for name in names {
@@ -162,6 +169,8 @@ struct Check<'a> {
     wants: HashMap<PackId, HashMap<u32, Want>>,
     keys: Vec<(Name, DomainKey)>,
     sources: Vec<String>,
+    /// Places of nodes that were told to be bad.
+    bad: HashSet<(PackId, u32)>,
     /// Identities of trees whose structure was checked.
     whole: HashSet<NodeId>,
 }
@@ -175,11 +184,12 @@ impl Check<'_> {
         let keys = self.ctx.read_keys(&source.domain).await?;
         let public = self.key(&Name::new(hiloop_types::NameKind::Domain, crate::catalog::PUBLIC_DOMAIN)?, keys.public);
         let own = self.key(&source.domain, keys.own);
-        let whole = self.tree(&root, public, own).await?;
+        self.tree(&root, public, own).await?;
         for base in &source.bases {
             self.tree(&base.root, public, own).await?;
         }
-        if whole && self.whole.insert(root.node.id) {
+        // A tree with unreadable nodes was told as such, and says no more.
+        if self.whole.insert(root.node.id) {
             let found = structure::check(&self.ctx.hydrator, root).await?;
             self.report.inodes += found.inodes;
             let source = source.qualified();
@@ -200,11 +210,10 @@ impl Check<'_> {
         at as u16
     }
 
-    /// Reaches all of a tree that was not reached yet; true where every node could be read.
-    async fn tree(&mut self, root: &RootRef, public: u16, own: u16) -> Result<bool> {
+    /// Reaches all of a tree that was not reached yet.
+    async fn tree(&mut self, root: &RootRef, public: u16, own: u16) -> Result<()> {
         let source = self.sources.len() as u32 - 1;
         let mut walk = Traverse::new(root);
-        let mut whole = true;
         loop {
             let wants = &mut self.wants;
             let fresh = |n: &NodeRef| want(wants, Want { id: n.id.0, ino: 0, source, key: None, at: n.loc });
@@ -213,9 +222,7 @@ impl Check<'_> {
             let node = match node {
                 Ok(node) => node,
                 Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::Corrupt) => {
-                    whole = false;
-                    // It is told here; the packs' turn must not tell it again.
-                    self.wants.entry(at.loc.pack).or_default().remove(&at.loc.offset);
+                    self.bad.insert((at.loc.pack, at.loc.offset));
                     let fault = self.fault(source, "node", &at.id.to_string(), &at.loc.pack, 0, &e);
                     self.report.add(fault, e.kind());
                     continue;
@@ -230,7 +237,7 @@ impl Check<'_> {
             self.report.chunks += chunks;
             self.ctx.tell("nodes read", self.report.nodes);
         }
-        Ok(whole)
+        Ok(())
     }
 
     fn fault(&self, source: u32, what: &'static str, id: &str, pack: &PackId, ino: u64, why: &Error) -> FsckFault {
@@ -245,7 +252,13 @@ impl Check<'_> {
     }
 
     async fn packs(&mut self, deep: bool) -> Result<()> {
-        let wants = std::mem::take(&mut self.wants);
+        let mut wants = std::mem::take(&mut self.wants);
+        // What the walk told is not told again.
+        for (pack, offset) in &self.bad {
+            if let Some(wants) = wants.get_mut(pack) {
+                wants.remove(offset);
+            }
+        }
         let keys: Vec<_> = self.keys.iter().map(|(_, k)| k.clone()).collect();
         let (ctx, keys) = (self.ctx, &keys);
         let mut checks = stream::iter(wants)
@@ -291,21 +304,20 @@ impl PackCheck<'_> {
         let mut packs = vec![pack];
         let mut next = 0;
         let mut damaged: Option<Error> = None;
-        while let Some(at) = packs.get(next).copied().filter(|_| !wants.is_empty()) {
+        while let Some(at) = packs.get(next).copied() {
             next += 1;
-            if next > 1 || self.ctx.store().head(&at.key()).await?.is_some() {
-                match read_directory(self.ctx.store(), &at).await {
-                    Ok(Some(directory)) => wants = self.look(&directory, wants).await?,
-                    Ok(None) => {}
-                    Err(e) if e.kind() == ErrorKind::Corrupt => damaged = Some(e),
-                    Err(e) => return Err(e),
-                }
+            match read_directory(self.ctx.store(), &at).await {
+                Ok(Some(directory)) => wants = self.look(&directory, wants).await?,
+                Ok(None) => {}
+                Err(e) if e.kind() == ErrorKind::Corrupt => damaged = Some(e),
+                Err(e) => return Err(e),
             }
-            if !wants.is_empty() {
-                if let Some(forward) = Forward::read(self.ctx.store(), &at).await? {
-                    let fresh: Vec<_> = forward.to.into_iter().filter(|p| !packs.contains(p)).collect();
-                    packs.extend(fresh);
-                }
+            if wants.is_empty() {
+                break;
+            }
+            if let Some(forward) = Forward::read(self.ctx.store(), &at).await? {
+                let fresh: Vec<_> = forward.to.into_iter().filter(|p| !packs.contains(p)).collect();
+                packs.extend(fresh);
             }
         }
         for want in wants {

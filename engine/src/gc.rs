@@ -149,10 +149,10 @@ pub async fn gc(ctx: &StoreContext, options: GcOptions) -> Result<GcReport> {
         report.repacked = sparse.len() as u64;
         return Ok(report);
     }
-    delete_all(ctx, doomed.iter().map(|p| p.id.key())).await?;
+    delete_all(ctx, doomed.iter().map(|p| p.id.key()).collect()).await?;
     let unnamed: Vec<_> = early.iter().filter(|p| !marks.names(p)).map(Forward::key).collect();
-    report.forwards_deleted = delete_all(ctx, unnamed.into_iter()).await?;
-    report.records_deleted = delete_all(ctx, deletions.old.into_iter().chain(passes.expired)).await?;
+    report.forwards_deleted = delete_all(ctx, unnamed).await?;
+    report.records_deleted = delete_all(ctx, deletions.old.into_iter().chain(passes.expired).collect()).await?;
     repack::repack(ctx, &marks, &sparse, &mut report).await?;
     Ok(report)
 }
@@ -204,8 +204,8 @@ async fn is_over(ctx: &StoreContext, deleted: &Deleted) -> Result<bool> {
     Ok(now != Some(deleted.of))
 }
 
-async fn delete_all(ctx: &StoreContext, keys: impl Iterator<Item = String>) -> Result<u64> {
-    let deletes = keys.map(|key| async move { ctx.store().delete(&key).await });
+async fn delete_all(ctx: &StoreContext, keys: Vec<String>) -> Result<u64> {
+    let deletes = keys.into_iter().map(|key| async move { ctx.store().delete(&key).await });
     let done: Vec<_> = stream::iter(deletes).buffer_unordered(PARALLEL).try_collect().await?;
     Ok(done.len() as u64)
 }

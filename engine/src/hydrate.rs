@@ -208,6 +208,13 @@ impl Hydrator {
         self.0.memory.nodes.insert(*node, decoded.clone());
     }
 
+    /// The plain bytes of a small chunk that was just made: a file that was just written is often read next.
+    pub fn keep_plain(&self, id: &ChunkId, plain: &[u8]) {
+        if plain.len() as u64 <= limits::BLOCK {
+            self.0.memory.chunks.insert(*id, Bytes::copy_from_slice(plain));
+        }
+    }
+
     /// A chunk that was just made, kept in the disk cache as it was stored.
     pub fn keep_chunk(&self, chunk: &ChunkRef, stored: Bytes) {
         self.disk_insert(chunk.id.into(), frame(chunk.at.codec, chunk.at.plain_len, stored));
@@ -378,10 +385,10 @@ impl Hydrator {
             }
             let Some(directory) = read_directory(&self.0.store, &pack).await? else { continue };
             let Some(entry) = directory.lookup(id) else { continue };
-            if let Some(b) = self.range(&pack, entry.loc.offset.into(), entry.loc.stored_len.into()).await? {
-                if check(&b).is_ok() {
-                    return Ok(b);
-                }
+            if let Some(b) = self.range(&pack, entry.loc.offset.into(), entry.loc.stored_len.into()).await?
+                && check(&b).is_ok()
+            {
+                return Ok(b);
             }
         }
         Err(hinted.hint("`fsck --deep` lists what is missing or damaged"))

@@ -57,9 +57,11 @@ fn ino(number: usize) -> Ino {
     Ino(number as u64 + 1)
 }
 
+type Push<'p> = dyn FnMut(&[u8], &[u8]) -> Result<()> + 'p;
+
 struct Records<'p> {
     digest: blake3::Hasher,
-    push: &'p mut dyn FnMut(&[u8], &[u8]) -> Result<()>,
+    push: &'p mut Push<'p>,
 }
 
 impl Records<'_> {

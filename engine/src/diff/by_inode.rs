@@ -1,7 +1,5 @@
 //! Comparison of two trees of one lineage, inode by inode.
 
-use std::collections::HashSet;
-
 use bytes::Bytes;
 use hiloop_manifest::schema::{Attr, FileKind, Key, KeyKind};
 use hiloop_manifest::tree::{Access, Change, Diff, KeyRange, RootRef};
@@ -129,12 +127,11 @@ impl Sides<'_> {
             (Some(o), Some(n)) if same_inode(group.ino, &o, &n) => self.changed(group, &o, &n, each).await,
             (Some(o), Some(n)) => {
                 let (lost, gained) = (names_in(&self.a, group.ino).await?, names_in(&self.b, group.ino).await?);
-                let both: HashSet<_> = lost.iter().copied().filter(|at| gained.contains(at)).collect();
-                for at in lost.into_iter().filter(|at| !both.contains(at)) {
+                for at in lost {
                     self.removed(group.ino, &o, at, each).await?;
                 }
                 for at in gained {
-                    self.added(group.ino, &n, at, both.contains(&at), each).await?;
+                    self.added(group.ino, &n, at, each).await?;
                 }
                 Ok(())
             }
@@ -149,7 +146,7 @@ impl Sides<'_> {
                     return each(entry(DiffKind::Added, Vec::new(), n.kind, ROOT_INO.0));
                 }
                 for at in group.gained {
-                    self.added(group.ino, &n, at, false, each).await?;
+                    self.added(group.ino, &n, at, each).await?;
                 }
                 Ok(())
             }
@@ -209,12 +206,12 @@ impl Sides<'_> {
         each(entry(DiffKind::Removed, a.path(at).await?, attr.kind, ino.0))
     }
 
-    async fn added(&mut self, ino: Ino, attr: &Attr, at: NameAt, known_there: bool, each: Each<'_>) -> Result<()> {
+    async fn added(&mut self, ino: Ino, attr: &Attr, at: NameAt, each: Each<'_>) -> Result<()> {
         let Some(b) = &mut self.b else { return Ok(()) };
-        let mut there = known_there;
+        let mut there = false;
         if let Some(a) = &self.a {
             let name = b.entry(at).await?.name;
-            there |= a.get(&a.hasher().await?.entry(at.dir, &name)).await?.is_some();
+            there = a.get(&a.hasher().await?.entry(at.dir, &name)).await?.is_some();
         }
         let kind = if there { DiffKind::Modified } else { DiffKind::Added };
         let e = entry(kind, b.path(at).await?, attr.kind, ino.0);

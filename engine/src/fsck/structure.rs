@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 
 use hiloop_manifest::schema::{Attr, Block, Entry, FileKind, IndexEntry, Key, KeyKind, NameHasher, Source, Super, Totals};
 use hiloop_manifest::tree::RootRef;
-use hiloop_types::{Error, Ino, ROOT_INO, Result};
+use hiloop_types::{Error, ErrorKind, Ino, ROOT_INO, Result};
 
 use crate::hydrate::Hydrator;
 use crate::traverse::Traverse;
@@ -24,12 +24,16 @@ pub(super) struct Found {
     pub(super) faults: Vec<(Option<u64>, String)>,
 }
 
-/// Checks one tree, all of whose nodes are there.
+/// Checks one tree. One with nodes that cannot be read has nothing to say.
 pub(super) async fn check(hydrator: &Hydrator, root: RootRef) -> Result<Found> {
     let mut s = Structure::default();
     let mut walk = Traverse::new(&root);
     while let Some((_, node)) = walk.next(hydrator, |_| true).await {
-        let node = node?;
+        let node = match node {
+            Ok(node) => node,
+            Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::Corrupt) => return Ok(Found::default()),
+            Err(e) => return Err(e),
+        };
         for i in 0..if node.level() == 0 { node.len() } else { 0 } {
             if let Err(e) = s.record(node.key(i), node.value(i)) {
                 s.fault(None, e.to_string());
@@ -270,7 +274,8 @@ async fn names_one_by_one(hydrator: &Hydrator, root: RootRef, limit: usize) -> R
                     }
                 }
                 Ok(KeyKind::BackRef { ino, dir, index }) => {
-                    if !view.entry(NameAt { dir, index }).await.is_ok_and(|e| e.ino == ino) {
+                    let named = view.entry(NameAt { dir, index }).await.is_ok_and(|e| e.ino == ino);
+                    if !named {
                         faults.push((Some(ino.0), format!("says that directory {dir} names it at index {index}, which it does not")));
                     }
                 }

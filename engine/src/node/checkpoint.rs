@@ -112,8 +112,19 @@ pub(super) fn drop_layer(meta: &dyn MetaStore, session: Session, last: Seqno) ->
 }
 
 impl Engine {
-    /// Moves the unpublished layers of all workspaces to the index. The caller flushes the index before it releases the journal.
+    /// Moves the unpublished layers of all workspaces and tails to the index. The caller flushes the index before it releases the
+    /// journal.
     pub(super) fn checkpoint(&self) -> Result<()> {
+        let mut tails = self.0.tails.lock();
+        for (session, tail) in tails.iter_mut() {
+            for layer in tail.settle()? {
+                let mut batch = MetaBatch::new();
+                save(&layer, *session, &mut batch)?;
+                self.0.meta.write(batch)?;
+                layer.checkpointed.store(true, Ordering::Release);
+            }
+        }
+        drop(tails);
         for w in self.workspaces() {
             let shared = &w.0;
             let layers: Vec<Arc<Layer>> = {

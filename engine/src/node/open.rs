@@ -122,7 +122,7 @@ impl Engine {
             for t in tails.values() {
                 t.stream.save(&mut batch)?;
                 if !t.is_done() {
-                    upto = upto.min(t.published().max(inner.node.journal.released()));
+                    upto = upto.min(t.covered().max(inner.node.journal.released()));
                     slabs.extend(t.slabs()?.into_iter().map(SlabId));
                 }
             }

@@ -32,10 +32,10 @@ impl Engine {
     /// `NotFound` where it is not attached. That the store does not answer is no error but `left_bytes`.
     pub async fn detach(&self, workspace: &Workspace, timeout: Duration) -> Result<DetachReport> {
         let key = (workspace.0.store_url.clone(), workspace.name().clone());
-        if !self.0.workspaces.lock().contains_key(&key) {
+        let fenced = matches!(*workspace.0.standing.read(), Standing::Fenced { .. });
+        if !fenced && !self.0.workspaces.lock().get(&key).is_some_and(|a| a.workspace.session() == workspace.session()) {
             return Err(no_such_workspace(workspace.name()));
         }
-        let fenced = matches!(*workspace.0.standing.read(), Standing::Fenced { .. });
         let drained = !fenced && tokio::time::timeout(timeout, workspace.flush()).await.is_ok_and(|r| r.is_ok());
         let mut released = false;
         if drained {
@@ -67,9 +67,14 @@ impl Engine {
     pub(super) fn retire_fenced(&self, workspace: &Workspace) {
         let key = (workspace.0.store_url.clone(), workspace.name().clone());
         let (stream, ..) = workspace.stream_state();
-        let tail = Tail::of_layers(stream, workspace.layers(), workspace.accepted());
-        self.0.tails.lock().insert(workspace.session(), tail);
-        self.0.workspaces.lock().remove(&key);
+        let mut tails = self.0.tails.lock();
+        let mut workspaces = self.0.workspaces.lock();
+        // It may have been put aside before, and another opening of the same workspace may stand here now.
+        if workspaces.get(&key).is_some_and(|a| a.workspace.session() == workspace.session()) {
+            let tail = Tail::of_layers(stream, workspace.layers(), workspace.accepted());
+            tails.insert(workspace.session(), tail);
+            workspaces.remove(&key);
+        }
     }
 
     pub(super) fn journal_closing(&self, session: Session) -> Result<()> {

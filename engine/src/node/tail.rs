@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use hiloop_journal::RecoveredRecord;
 use hiloop_manifest::schema::Totals;
@@ -132,6 +133,26 @@ impl Tail {
             }
         }
         Ok(())
+    }
+
+    /// Turns the records into layers and returns those that the index does not hold yet. A tail is not written any more.
+    pub fn settle(&mut self) -> Result<Vec<Arc<Layer>>> {
+        if !self.is_done() {
+            let folded = self.fold(self.published())?;
+            let mut layers: Vec<_> = folded.layers.into();
+            if !folded.active.is_empty() {
+                layers.push(Arc::new(folded.active));
+            }
+            self.layers = layers;
+            self.records.clear();
+            self.cuts.clear();
+        }
+        Ok(self.layers.iter().filter(|l| !l.checkpointed.load(Ordering::Acquire)).cloned().collect())
+    }
+    /// The last record that the journal need not hold for this tail.
+    pub fn covered(&self) -> Seqno {
+        let settled = self.records.is_empty() && self.cuts.is_empty() && self.layers.iter().all(|l| l.checkpointed.load(Ordering::Acquire));
+        if settled { Seqno(u64::MAX) } else { self.published() }
     }
 
     /// Folds the records above `published` into layers, one per cut.

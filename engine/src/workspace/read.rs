@@ -224,10 +224,10 @@ impl<'a> View<'a> {
                 return false;
             }
             for p in block.pieces() {
-                if let Source::Chunk { chunk, .. } = &p.source {
-                    if self.shared.hydrator.chunk_in_memory(&chunk.id).is_none() {
-                        missing.push(*chunk);
-                    }
+                if let Source::Chunk { chunk, .. } = &p.source
+                    && self.shared.hydrator.chunk_in_memory(&chunk.id).is_none()
+                {
+                    missing.push(*chunk);
                 }
             }
             true

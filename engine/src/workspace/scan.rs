@@ -14,6 +14,12 @@ use crate::stop::Stop;
 
 type Map = BTreeMap<Key, Option<Value>>;
 
+/// One layer's part of the range, and its next entry.
+struct Over<'a> {
+    rest: Range<'a, Key, Option<Value>>,
+    head: Option<(&'a Key, &'a Option<Value>)>,
+}
+
 /// Calls `f` for each key of `prefix` from `from` on, in order, until it returns false. `overlays` come newest first.
 pub(crate) fn scan<'a>(
     overlays: impl Iterator<Item = &'a Map>,
@@ -25,18 +31,18 @@ pub(crate) fn scan<'a>(
 ) -> Result<(), Stop> {
     let end = prefix.end();
     let from = from.max(prefix.start());
-    let mut layers: Vec<(Range<'a, Key, Option<Value>>, Option<(&'a Key, &'a Option<Value>)>)> = overlays
+    let mut layers: Vec<Over<'a>> = overlays
         .map(|m| {
-            let mut range = m.range::<[u8], _>((Bound::Included(from), Bound::Excluded(end.as_slice())));
-            let head = range.next();
-            (range, head)
+            let mut rest = m.range::<[u8], _>((Bound::Included(from), Bound::Excluded(end.as_slice())));
+            let head = rest.next();
+            Over { rest, head }
         })
-        .filter(|(_, head)| head.is_some())
+        .filter(|o| o.head.is_some())
         .collect();
     let mut tree = root.map(|r| Scan::new(source, r, KeyRange::between(from, &end)));
     let mut below: Option<(Bytes, Bytes)> = step(tree.as_mut())?;
     loop {
-        let over: Option<&Key> = layers.iter().filter_map(|(_, h)| h.map(|(k, _)| k)).min();
+        let over: Option<&Key> = layers.iter().filter_map(|o| o.head.map(|(k, _)| k)).min();
         let take_below = match (over, &below) {
             (None, None) => return Ok(()),
             (None, Some(_)) => true,
@@ -58,18 +64,16 @@ pub(crate) fn scan<'a>(
             below = step(tree.as_mut())?;
         }
         let mut newest: Option<&Option<Value>> = None;
-        for (range, head) in &mut layers {
-            if let Some((k, v)) = *head {
-                if k == key {
-                    newest.get_or_insert(v);
-                    *head = range.next();
-                }
+        for o in &mut layers {
+            if let Some((_, v)) = o.head.filter(|(k, _)| *k == key) {
+                newest.get_or_insert(v);
+                o.head = o.rest.next();
             }
         }
-        if let Some(Some(value)) = newest {
-            if !f(key.kind(), value) {
-                return Ok(());
-            }
+        if let Some(Some(value)) = newest
+            && !f(key.kind(), value)
+        {
+            return Ok(());
         }
     }
 }

@@ -133,7 +133,7 @@ impl Out<'_, '_> {
         let whole = match &self.last {
             Some((known, b)) if *known == at => b.clone(),
             _ => {
-                let b = Bytes::from(self.sealing.journal.verify_staged(&staged_ref(&at))?);
+                let b = self.sealing.journal.verify_staged(&staged_ref(&at))?;
                 self.last = Some((at, b.clone()));
                 b
             }
@@ -150,6 +150,7 @@ impl Out<'_, '_> {
             let at = self.shipper.chunk(&encoded)?;
             let chunk = ChunkRef { domain: ChunkDomain::Own, id: encoded.id, at };
             self.sealing.hydrator.keep_chunk(&chunk, encoded.stored);
+            self.sealing.hydrator.keep_plain(&chunk.id, plain);
             Source::Chunk { chunk, skip: 0 }
         };
         let whole = Piece { start: 0, len: plain.len() as u32, source };

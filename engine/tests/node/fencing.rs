@@ -45,6 +45,8 @@ fn fenced_tail_becomes_a_fork() {
         return; // The heartbeat was quicker: then nothing was accepted and nothing may be recovered.
     }
     eventually("its tail is put aside", || first.status().tails == 1);
+    let detached = world.runtime.block_on(first.detach(&w, std::time::Duration::from_secs(1))).unwrap();
+    assert!(detached.left_bytes >= 300_000 && !detached.released, "{detached:?}");
     let recovered = world.runtime.block_on(first.recover(crate::kit::URL)).unwrap();
     assert_eq!(recovered.len(), 1);
     assert_eq!(recovered[0].from.as_str(), "ws");

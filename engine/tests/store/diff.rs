@@ -8,11 +8,12 @@ use crate::support::*;
 
 async fn entries(ctx: &StoreContext, a: &str, b: &str) -> Vec<DiffEntry> {
     let mut out = Vec::new();
-    let told = diff(ctx, a, b, &mut |e| {
+    let mut each = |e| {
         out.push(e);
         Ok(())
-    });
-    assert_eq!(told.await.unwrap(), out.len() as u64);
+    };
+    let told = diff(ctx, a, b, &mut each).await.unwrap();
+    assert_eq!(told, out.len() as u64);
     out
 }
 

@@ -7,7 +7,7 @@ use hiloop_types::ErrorKind;
 
 use crate::support::*;
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 async fn one_conditional_put_a_child_and_one_intent_a_call() {
     let bench = Bench::memory(20);
     let ctx = bench.ctx();
@@ -26,7 +26,7 @@ async fn one_conditional_put_a_child_and_one_intent_a_call() {
     assert!(bench.keys("intents").await.is_empty());
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 async fn a_name_that_exists_fails_alone_and_a_tombstone_keeps_counting() {
     let bench = Bench::memory(21);
     let ctx = bench.ctx();
@@ -49,7 +49,7 @@ async fn a_name_that_exists_fails_alone_and_a_tombstone_keeps_counting() {
     assert_eq!(head.epoch.0, 3, "opened at 1, deleted at 2, created again at 3");
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 async fn a_source_that_moves_or_goes_behind_the_intent_is_read_again() {
     let bench = Bench::memory(22);
     let ctx = bench.ctx();
@@ -84,7 +84,7 @@ async fn a_source_that_moves_or_goes_behind_the_intent_is_read_again() {
     assert!(bench.keys("intents").await.is_empty());
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 async fn a_lost_answer_does_not_make_a_child_foreign() {
     let bench = Bench::memory(23);
     small_base(&bench.ctx(), "base").await;
@@ -97,7 +97,7 @@ async fn a_lost_answer_does_not_make_a_child_foreign() {
     assert_eq!(lost.fired() + ambiguous.fired(), 3);
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 async fn an_intent_that_a_collector_dropped_fails_the_fork() {
     let bench = Bench::memory(24);
     small_base(&bench.ctx(), "base").await;
@@ -114,7 +114,7 @@ async fn an_intent_that_a_collector_dropped_fails_the_fork() {
     assert!(e.kind() == ErrorKind::Closed && e.to_string().contains("ESTALE"), "{e}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 async fn deleting_a_live_workspace_needs_force() {
     let bench = Bench::memory(25);
     let ctx = bench.ctx();

@@ -28,7 +28,7 @@ async fn one_workspace(bench: &Bench) -> Writer {
     writer
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 async fn what_is_named_stays_and_what_is_not_goes() {
     let bench = Bench::memory(30);
     one_workspace(&bench).await.release().await;
@@ -50,7 +50,7 @@ async fn what_is_named_stays_and_what_is_not_goes() {
     assert!(bench.packs().await.is_empty());
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 async fn a_deleted_base_lives_in_what_was_built_on_it() {
     let bench = Bench::memory(31);
     one_workspace(&bench).await.release().await;
@@ -65,7 +65,7 @@ async fn a_deleted_base_lives_in_what_was_built_on_it() {
     assert!(bench.packs().await.is_empty());
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 async fn packs_above_the_limit_of_a_live_head_stay_and_those_of_a_fenced_one_go() {
     let bench = Bench::memory(32);
     let mut writer = one_workspace(&bench).await;
@@ -80,6 +80,7 @@ async fn packs_above_the_limit_of_a_live_head_stay_and_those_of_a_fenced_one_go(
     let mut edit = writer.edit().await;
     edit.create("lost", FileKind::File, &noise(3, 40_000)).await;
     let shipped = writer.ship(edit).await;
+    assert_eq!(collect(&bench).await.packs_deleted, 1, "nodes of the root before the last");
     let successor = Writer::open(&bench.ctx(), "w").await;
     assert_eq!(collect(&bench).await.packs_deleted, 2, "nobody can publish what a fenced session shipped");
     assert!(!writer.commit(shipped).await);
@@ -87,7 +88,7 @@ async fn packs_above_the_limit_of_a_live_head_stay_and_those_of_a_fenced_one_go(
     assert_clean(&bench.ctx()).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 async fn any_error_ends_the_run_with_nothing_deleted() {
     let bench = Bench::memory(33);
     one_workspace(&bench).await.release().await;
@@ -106,18 +107,19 @@ async fn any_error_ends_the_run_with_nothing_deleted() {
         Rule::on(Fault::Before(ErrorKind::Unavailable)).call(Call::List).key("heads").after(1),
         Rule::on(Fault::Before(ErrorKind::Denied)).call(Call::Get).key("bases/base"),
         Rule::on(Fault::Flip(0)).call(Call::Get).key("heads/w"),
-        Rule::on(Fault::Before(ErrorKind::Unavailable)).call(Call::GetRange).key("packs/"),
+        // What is fetched ahead is asked for again.
+        Rule::on(Fault::Before(ErrorKind::Unavailable)).call(Call::GetRange).key("packs/").times(2),
     ] {
         let (ctx, faults) = bench.faulty();
         let broken = faults.inject(rule.clone());
         assert!(gc(&ctx, GcOptions::default()).await.is_err(), "{rule:?}");
-        assert_eq!(broken.fired(), 1, "{rule:?}");
+        assert!(broken.fired() > 0, "{rule:?}");
     }
     assert_eq!(bench.packs().await, packs);
     assert_eq!(collect(&bench).await.packs_deleted, 2);
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 async fn a_missing_node_ends_the_run() {
     let bench = Bench::memory(34);
     one_workspace(&bench).await.release().await;
@@ -128,7 +130,7 @@ async fn a_missing_node_ends_the_run() {
     assert_eq!(bench.packs().await, packs);
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 async fn leases_and_intents_of_the_dead_protect_until_they_are_dropped() {
     let bench = Bench::memory(35);
     one_workspace(&bench).await.release().await;
@@ -159,7 +161,7 @@ async fn leases_and_intents_of_the_dead_protect_until_they_are_dropped() {
     assert_eq!(e.kind(), ErrorKind::NotFound);
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 async fn a_dropped_lease_is_removed_in_the_background() {
     let bench = Bench::memory(36);
     small_base(&bench.ctx(), "base").await;
@@ -171,7 +173,7 @@ async fn a_dropped_lease_is_removed_in_the_background() {
     removed.release();
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 async fn a_cut_off_root_waits_for_recover_for_thirty_days() {
     let bench = Bench::memory(37);
     let writer = one_workspace(&bench).await;
@@ -197,7 +199,7 @@ async fn a_cut_off_root_waits_for_recover_for_thirty_days() {
     assert!(report.records_deleted == 2 && bench.keys("deleted").await.is_empty(), "the deletion is old as well: {report:?}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 async fn grace_keeps_what_is_young() {
     let bench = Bench::memory(38);
     one_workspace(&bench).await.release().await;
@@ -209,7 +211,7 @@ async fn grace_keeps_what_is_young() {
     assert_eq!(gc(&bench.ctx(), with(50)).await.unwrap().packs_deleted, 2);
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 async fn of_a_thousand_forks_the_last_one_stays_whole() {
     let bench = Bench::memory(39);
     one_workspace(&bench).await.release().await;
@@ -240,7 +242,7 @@ async fn of_a_thousand_forks_the_last_one_stays_whole() {
     assert_clean(&bench.ctx()).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 async fn a_sparse_pack_is_rewritten_forwarded_and_then_goes() {
     let bench = Bench::memory(40);
     let ctx = bench.ctx();
@@ -288,7 +290,7 @@ async fn a_sparse_pack_is_rewritten_forwarded_and_then_goes() {
     assert_clean(&ctx).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 async fn a_rewritten_pack_is_rewritten_again() {
     let bench = Bench::memory(41);
     let ctx = bench.ctx();

@@ -1,4 +1,5 @@
-//! The interleavings of `protocols.md` 9 that concern collection: one side is stopped at a request, the other runs.
+//! The interleavings of `protocols.md` 9 that concern collection: one side is stopped at a request, the other runs. All on one thread, so
+//! that a request whose answer is held back has taken effect before the other side moves.
 
 use hiloop_engine::catalog::{DeletedKind, Head};
 use hiloop_engine::delete::delete;
@@ -41,7 +42,7 @@ async fn sparse(bench: &Bench) -> Writer {
     w
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 async fn two_collectors_while_one_rewrites() {
     // Wherever the rewriter is stopped, others run twice, and it goes on.
     for (n, rule) in [
@@ -73,7 +74,7 @@ async fn two_collectors_while_one_rewrites() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 async fn a_collector_that_listed_packs_before_a_rewrite_deletes_nothing_that_it_made() {
     for (n, prefix) in ["packs", "intents", "heads", "leases"].into_iter().enumerate() {
         let bench = Bench::memory(70 + n as u64);
@@ -92,7 +93,7 @@ async fn a_collector_that_listed_packs_before_a_rewrite_deletes_nothing_that_it_
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 async fn fork_and_delete_run_around_the_listing() {
     // The collector has listed heads and read none; the tree's only name moves from `w` over `x` to `y` meanwhile.
     for (n, prefix) in ["packs", "intents", "heads", "snapshots", "bases", "deleted", "leases"].into_iter().enumerate() {
@@ -111,7 +112,7 @@ async fn fork_and_delete_run_around_the_listing() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 async fn a_fork_that_is_stopped_anywhere_keeps_its_root() {
     for (n, rule) in [
         Rule::on(Fault::StallAnswer).call(Call::Create).key("intents/"),
@@ -147,7 +148,7 @@ async fn a_fork_that_is_stopped_anywhere_keeps_its_root() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 async fn a_deletion_that_died_half_way_neither_loses_nor_leaks() {
     let bench = Bench::memory(100);
     sparse(&bench).await.release().await;
@@ -167,7 +168,7 @@ async fn a_deletion_that_died_half_way_neither_loses_nor_leaks() {
     assert_clean(&bench.ctx()).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 async fn a_base_that_is_a_dedup_source_is_deleted_while_another_is_published() {
     for (n, delete_it) in [false, true].into_iter().enumerate() {
         let bench = Bench::memory(110 + n as u64);
@@ -203,7 +204,7 @@ async fn a_base_that_is_a_dedup_source_is_deleted_while_another_is_published() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 async fn packs_of_a_base_in_the_making_are_not_collected() {
     let bench = Bench::memory(120);
     let dir = tempfile::tempdir().unwrap();
@@ -221,7 +222,7 @@ async fn packs_of_a_base_in_the_making_are_not_collected() {
     assert_clean(&bench.ctx()).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 async fn a_head_that_moves_during_the_run_keeps_what_it_published() {
     let bench = Bench::memory(130);
     let mut w = sparse(&bench).await;
@@ -242,7 +243,7 @@ async fn a_head_that_moves_during_the_run_keeps_what_it_published() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 async fn a_workspace_made_again_under_its_name_is_a_new_name() {
     let bench = Bench::memory(140);
     let ctx = bench.ctx();

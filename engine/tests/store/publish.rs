@@ -13,7 +13,7 @@ use hiloop_types::ErrorKind;
 
 use crate::support::*;
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 async fn a_directory_comes_back_as_it_was_and_costs_nothing_the_second_time() {
     let (bench, dir) = (Bench::memory(1), tempfile::tempdir().unwrap());
     let (tree, out) = (dir.path().join("tree"), dir.path().join("out"));
@@ -37,7 +37,7 @@ async fn a_directory_comes_back_as_it_was_and_costs_nothing_the_second_time() {
     assert!(cost.bytes_out < 20_000, "only the probe writes: {cost:?}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 async fn content_is_a_function_of_the_source() {
     let (bench, dir) = (Bench::memory(2), tempfile::tempdir().unwrap());
     let (one, two) = (dir.path().join("one"), dir.path().join("two"));
@@ -55,7 +55,7 @@ async fn content_is_a_function_of_the_source() {
     assert_clean(&ctx).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 async fn other_content_under_one_build_id_is_refused() {
     let (bench, dir) = (Bench::memory(3), tempfile::tempdir().unwrap());
     fs::write(dir.path().join("f"), b"one").unwrap();
@@ -67,7 +67,7 @@ async fn other_content_under_one_build_id_is_refused() {
     assert_eq!(bench.packs().await, packs);
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 async fn an_upload_that_fails_leaves_no_base_and_no_intent() {
     let (bench, dir) = (Bench::memory(4), tempfile::tempdir().unwrap());
     make_tree(&dir.path().join("t"));
@@ -80,7 +80,7 @@ async fn an_upload_that_fails_leaves_no_base_and_no_intent() {
     assert_clean(&ctx).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 async fn a_second_publisher_takes_over_and_the_first_fails() {
     let (bench, dir) = (Bench::memory(5), tempfile::tempdir().unwrap());
     fs::write(dir.path().join("f"), noise(5, 50_000)).unwrap();
@@ -90,7 +90,7 @@ async fn a_second_publisher_takes_over_and_the_first_fails() {
     let first = tokio::spawn(async move { publish(&ctx, "id", &path).await });
     stalled.reached(1).await;
     let mut request = BaseRequest::new("id", SourceSpec::Directory(dir.path().to_owned())).unwrap();
-    request.take_over = true;
+    request.patience = Duration::ZERO;
     let second = publish_base(&bench.ctx(), request, Arc::new(|_| ())).await.unwrap();
     stalled.release();
     let e = first.await.unwrap().unwrap_err();
@@ -99,32 +99,37 @@ async fn a_second_publisher_takes_over_and_the_first_fails() {
     assert_clean(&bench.ctx()).await;
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn a_still_intent_is_taken_over_and_a_moving_one_is_not() {
     let (bench, dir) = (Bench::memory(6), tempfile::tempdir().unwrap());
     fs::write(dir.path().join("f"), b"x").unwrap();
     let ctx = bench.ctx();
-    let base = small_base(&ctx, "other").await;
+    small_base(&ctx, "other").await;
     let mut intent = ctx.catalog.require::<BaseDoc>("other").await.unwrap().doc;
-    assert_eq!(intent.root, Some(base.root));
     intent.name = name("id");
     intent.root = None;
     intent.holder = "elsewhere:9".into();
     let version = ctx.catalog.create_base(&intent).await.unwrap().unwrap();
+    let mut request = BaseRequest::new("id", SourceSpec::Directory(dir.path().to_owned())).unwrap();
+    request.patience = Duration::from_millis(1);
 
-    // Its publisher renews it while the newcomer watches.
-    let (beating, path) = (bench.ctx(), dir.path().to_owned());
-    let newcomer = tokio::spawn(async move { publish(&beating, "id", &path).await });
-    tokio::time::sleep(Duration::from_secs(15)).await;
+    // Its publisher renews it while the newcomer watches: before the first look, it is read once.
+    let (watching, faults) = bench.faulty();
+    let look = faults.inject(Rule::on(Fault::Stall).call(Call::Get).key("bases/id").after(1));
+    let asked = request.clone();
+    let newcomer = tokio::spawn(async move { publish_base(&watching, asked, Arc::new(|_| ())).await });
+    look.reached(1).await;
     intent.nonce = ctx.catalog.nonce();
     ctx.catalog.swap_base(&version, &intent).await.unwrap().unwrap();
+    look.release();
     let e = newcomer.await.unwrap().unwrap_err();
     assert!(e.kind() == ErrorKind::Conflict && e.to_string().contains("elsewhere:9") && e.to_string().contains("delete base id"), "{e}");
 
-    publish(&ctx, "id", dir.path()).await.unwrap();
+    let done = publish_base(&ctx, request, Arc::new(|_| ())).await.unwrap();
+    assert_eq!(ctx.catalog.require::<BaseDoc>("id").await.unwrap().doc.root, Some(done.root));
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 async fn a_deleted_intent_fails_its_publisher() {
     let (bench, dir) = (Bench::memory(7), tempfile::tempdir().unwrap());
     fs::write(dir.path().join("f"), noise(7, 50_000)).unwrap();
@@ -140,7 +145,7 @@ async fn a_deleted_intent_fails_its_publisher() {
     assert!(bench.keys("bases").await.is_empty());
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 async fn a_private_domain_shares_nothing_with_the_public_one() {
     let (bench, dir) = (Bench::memory(8), tempfile::tempdir().unwrap());
     fs::write(dir.path().join("f"), noise(8, 50_000)).unwrap();
@@ -160,7 +165,7 @@ async fn a_private_domain_shares_nothing_with_the_public_one() {
     assert_eq!(e.kind(), ErrorKind::Invalid, "{e}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 async fn a_store_that_loses_races_is_refused() {
     let bench = Bench::memory(9);
     let (ctx, faults) = bench.faulty();
