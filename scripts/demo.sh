@@ -30,7 +30,7 @@ stop() {
     rm -rf --one-file-system "$DEMO"
 }
 
-step() { printf '\n\033[1m%s\033[0m\n' "$*"; }
+step() { if [ -t 1 ]; then printf '\n\033[1m%s\033[0m\n' "$*"; else printf '\n# %s\n' "$*"; fi; }
 show() {
     printf '$ sandbox-workspace %s\n' "$*"
     "$SW" "$@"
@@ -64,7 +64,6 @@ run() {
     show snapshot --wait --name before-forks "$MNT"
     step "Fork it three times"
     show fork --store "$STORE" snapshot:before-forks "${FORKS[@]}"
-    "$SW" fork --json --store "$STORE" snapshot:before-forks fork-cost | jq -r '.. | objects | select(has("bytes_written")) | "cost of one more: \(.bytes_written) bytes written, \(.ms) ms"'
     for f in "${FORKS[@]}"; do
         "$SW" mount --store "$STORE" --workspace "$f" --cache-dir "$DEMO/cache" "$DEMO/$f" >/dev/null
         printf 'changed by %s\n' "$f" >"$DEMO/$f/note.txt"

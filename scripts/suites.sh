@@ -74,8 +74,9 @@ check_fsx() {
 
 # While the tree is snapshotted, replicated and evicted.
 check_fsx_churn() {
-    local ops=${HILOOP_FSX_OPS:-20000} seed churn turns
-    empty_workspace churn "$DIR/mnt" "$DIR/cache"
+    local ops=${HILOOP_FSX_OPS:-20000} seed churn turns evicted
+    # A disk cache of 8 MiB and a memory of 1 MiB, so that what is read again was evicted.
+    empty_workspace churn "$DIR/mnt" "$DIR/cache" --cache-cap 8MiB --cache-floor 0 --cache-delete-delay 0s --memory-chunks 1MiB
     mkdir artifacts
     (
         n=0
@@ -99,7 +100,9 @@ check_fsx_churn() {
     wait "$churn" || true
     turns=$(cat turns)
     [ "$turns" -ge 3 ] || fail "only $turns snapshots were taken"
-    figure "3 seeds of $ops operations beside $turns snapshots and flushes"
+    evicted=$(field "$DIR/mnt" cache.evicted_pressure)
+    figure "3 seeds of $ops operations beside $turns snapshots and flushes, $evicted entries evicted"
+    [ "$evicted" -gt 0 ] || fail "nothing was evicted"
     # What fsx left must be the same from the store alone.
     (cd mnt && sha256sum file-*) >before
     unmount_ws "$DIR/mnt"
