@@ -1,6 +1,6 @@
 //! The daemon's mounts: making them, finding them, ending them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,6 +33,10 @@ pub(super) struct Mounts {
     live: HashMap<PathBuf, Live>,
     /// Being attached and mounted: store, and the workspace where it is opened for write.
     coming: HashMap<PathBuf, (String, Option<Name>)>,
+    /// Unmounted with a rest that is still being published.
+    draining: HashSet<(String, Name)>,
+    /// Of these, the ones whose head is being given back: an opening waits for the end of that.
+    closing: HashSet<(String, Name)>,
 }
 
 #[derive(Clone)]
@@ -66,9 +70,13 @@ impl Mounts {
         found.sort_by(|a, b| a.mount.mountpoint().cmp(b.mount.mountpoint()));
         found
     }
-    /// True where nothing is mounted, nor about to be.
+    /// True where nothing is mounted, nor about to be, nor left to publish.
     pub(super) fn is_empty(&self) -> bool {
-        self.live.is_empty() && self.coming.is_empty()
+        self.live.is_empty() && self.coming.is_empty() && self.draining.is_empty()
+    }
+    fn is_open(&self, key: &(String, Name)) -> bool {
+        let live = |l: &Live| !l.workspace.is_read_only() && l.store == key.0 && *l.workspace.name() == key.1;
+        self.live.values().any(live) || self.coming.values().any(|(s, w)| *s == key.0 && w.as_ref() == Some(&key.1))
     }
     pub(super) fn all(&self) -> Vec<(fuse::Mount, Workspace)> {
         self.live.values().map(|l| (l.mount.clone(), l.workspace.clone())).collect()
@@ -126,6 +134,10 @@ impl Daemon {
 
     #[tracing::instrument(skip_all, fields(mountpoint = %call.mountpoint.display()))]
     pub(super) async fn mount(&self, call: MountCall, talk: &mut Talk) -> Result<Mounted> {
+        if let Wanted::Workspace(opening) = &call.what {
+            let key = (call.store.clone(), opening.name.clone());
+            self.changed_until(|m| !m.closing.contains(&key)).await;
+        }
         let _reserved = self.reserve(&call)?;
         let MountCall { store, what, mountpoint } = call;
         let (workspace, report) = match what {
@@ -274,12 +286,15 @@ impl Daemon {
 
     /// Detaches the mount, publishes what there is within `timeout`, and gives the head back.
     #[tracing::instrument(skip_all)]
-    pub(super) async fn unmount(&self, of: Selector, timeout: Duration, talk: &mut Talk) -> Result<Unmounted> {
+    pub(super) async fn unmount(self: &Arc<Self>, of: Selector, timeout: Duration, talk: &mut Talk) -> Result<Unmounted> {
         let live = self.one(&of)?;
         let at = live.mount.mountpoint().to_owned();
         self.leave(&at)?;
         let workspace = live.workspace.clone();
         let ended = talk.during(Box::pin(self.end(&live, timeout)), || left(&workspace, "publishing")).await;
+        if ended.as_ref().is_ok_and(|e| e.left_bytes > 0) {
+            self.drain(&live);
+        }
         self.left(&at, ended.is_ok());
         ended
     }
@@ -360,7 +375,12 @@ impl Daemon {
                     tracing::error!(workspace = %name, error = %e, "a mount ended by itself");
                 }
                 match daemon.let_go(&live.workspace, LET_GO).await {
-                    Ok(r) => tracing::info!(workspace = %name, left_bytes = r.left_bytes, "mount ended; workspace detached"),
+                    Ok(r) => {
+                        tracing::info!(workspace = %name, left_bytes = r.left_bytes, "mount ended; workspace detached");
+                        if r.left_bytes > 0 {
+                            daemon.drain(&live);
+                        }
+                    }
                     Err(e) => tracing::warn!(workspace = %name, error = %e, "mount ended; workspace could not be detached"),
                 }
                 daemon.left(live.mount.mountpoint(), true);
@@ -368,20 +388,53 @@ impl Daemon {
         }
     }
 
+    async fn changed_until(&self, holds: impl Fn(&Mounts) -> bool) {
+        loop {
+            let changed = self.changed.notified();
+            let mut changed = std::pin::pin!(changed);
+            changed.as_mut().enable();
+            if holds(&self.mounts.lock()) {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// Gives the head of an unmounted workspace back once its rest is published, unless it is mounted again before.
+    fn drain(self: &Arc<Self>, live: &Live) {
+        let key = (live.store.clone(), live.workspace.name().clone());
+        if !self.mounts.lock().draining.insert(key.clone()) {
+            return;
+        }
+        let (daemon, workspace) = (self.clone(), live.workspace.clone());
+        tokio::spawn(async move {
+            let published = workspace.flush().await;
+            let close = {
+                let mut mounts = daemon.mounts.lock();
+                let close = !mounts.is_open(&key);
+                if close {
+                    mounts.closing.insert(key.clone());
+                }
+                close
+            };
+            if close {
+                match (published, daemon.let_go(&workspace, LET_GO).await) {
+                    (Ok(_), Ok(r)) => tracing::info!(workspace = %key.1, published = r.published, released = r.released, "the rest is published"),
+                    (Err(e), _) | (_, Err(e)) => tracing::warn!(workspace = %key.1, error = %e, "the rest was not published"),
+                }
+            }
+            let mut mounts = daemon.mounts.lock();
+            mounts.closing.remove(&key);
+            mounts.draining.remove(&key);
+            drop(mounts);
+            daemon.changed.notify_waiters();
+        });
+    }
+
     /// Answers once the mount is gone.
     pub(super) async fn wait(&self, of: Selector, talk: &mut Talk) -> Result<()> {
         let live = self.one(&of)?;
-        let gone = async {
-            loop {
-                let changed = self.changed.notified();
-                let mut changed = std::pin::pin!(changed);
-                changed.as_mut().enable();
-                if !self.mounts.lock().live.contains_key(live.mount.mountpoint()) {
-                    return;
-                }
-                changed.await;
-            }
-        };
+        let gone = self.changed_until(|m| !m.live.contains_key(live.mount.mountpoint()));
         let doing = || Progress { doing: format!("{} is mounted", live.workspace.name()), left_bytes: None };
         talk.during(Box::pin(gone), doing).await;
         Ok(())

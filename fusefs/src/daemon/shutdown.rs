@@ -57,7 +57,7 @@ async fn unneeded(daemon: &Arc<Daemon>) {
         tokio::time::sleep(LOOK).await;
         daemon.sweep();
         let Some(linger) = daemon.options.linger else { continue };
-        if is_needed(daemon) {
+        if !is_unneeded(daemon) {
             idle_since = None;
             continue;
         }
@@ -67,7 +67,7 @@ async fn unneeded(daemon: &Arc<Daemon>) {
         }
         // A call counts itself, then looks at the flag; here the flag is set, then the count looked at: one of the two sees the other.
         daemon.closing.store(true, Ordering::SeqCst);
-        if daemon.calls.load(Ordering::SeqCst) == 0 && !is_needed(daemon) {
+        if daemon.calls.load(Ordering::SeqCst) == 0 && is_unneeded(daemon) {
             tracing::info!("nothing is mounted any more");
             return;
         }
@@ -75,7 +75,6 @@ async fn unneeded(daemon: &Arc<Daemon>) {
     }
 }
 
-fn is_needed(daemon: &Daemon) -> bool {
-    let behind = |s: hiloop_engine::workspace::WorkspaceStatus| s.backlog_bytes > 0 || s.backlog_operations > 0;
-    !daemon.mounts.lock().is_empty() || daemon.engine.workspaces().iter().any(|w| behind(w.status()))
+fn is_unneeded(daemon: &Daemon) -> bool {
+    daemon.mounts.lock().is_empty()
 }

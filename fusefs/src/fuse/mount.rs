@@ -1,0 +1,330 @@
+//! Mounting and unmounting.
+//!
+//! Root mounts by itself and hands the descriptor over; others go through fusermount3. The state of a mount is read from
+//! mountinfo and from the serving thread, never by looking into the mount: that would block where it hangs.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hiloop_engine::workspace::Workspace;
+use hiloop_env::Env;
+use hiloop_types::{Error, ErrorKind, Result, ResultExt};
+use nix::errno::Errno;
+use nix::mount::{MntFlags, MsFlags, umount2};
+use parking_lot::{Condvar, Mutex};
+
+use super::core::Core;
+use super::stats::FuseStats;
+use super::transport::{Invalidator, Transport, on_descriptor, through_helper};
+use super::workers::Workers;
+use super::{FSTYPE, mountinfo};
+
+const DEVICE: &str = "/dev/fuse";
+/// Read-ahead of the kernel, KiB: as much as one request carries.
+const READ_AHEAD_KIB: &str = "1024";
+
+/// How requests reach the data (design.md 5). Profiles with opens that need no request and with passthrough come later.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Profile {
+    /// Every open is a request; pages stay cached across opens; writes go through.
+    #[default]
+    Standard,
+}
+
+/// Where and how to mount.
+#[derive(Clone)]
+pub struct MountOptions {
+    /// An empty directory, as [`check_mountpoint`] returns it.
+    pub mountpoint: PathBuf,
+    /// Refuse changes with EROFS. Always so for a workspace that is attached read-only.
+    pub read_only: bool,
+    /// Let other users in; root's mounts should, ordinary users need `user_allow_other` in /etc/fuse.conf.
+    pub allow_other: bool,
+    /// Data path.
+    pub profile: Profile,
+    /// Clock.
+    pub env: Env,
+    /// Threads for requests that cannot be answered at once.
+    pub workers: Arc<Workers>,
+}
+
+/// How an unmount ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unmounted {
+    /// The mount is gone.
+    Done,
+    /// It is out of the directory tree, but processes still have files open in it; it is served until they close them.
+    Detached,
+}
+
+/// A mounted workspace. Dropping the handle leaves the mount as it is; the end of the process ends it.
+#[derive(Clone)]
+pub struct Mount(Arc<Inner>);
+
+struct Inner {
+    mountpoint: PathBuf,
+    core: Arc<Core>,
+    /// Number of the FUSE connection.
+    connection: Option<u32>,
+    served: Mutex<Served>,
+    ended: Condvar,
+    /// Holds the descriptor of the mount, so it goes when serving ends: the kernel must see that nobody answers any more.
+    invalidator: Mutex<Option<Box<dyn Invalidator>>>,
+}
+
+enum Served {
+    Running,
+    Ended(Result<()>),
+}
+
+/// Checks that `path` can be mounted on and returns it absolute, without symbolic links.
+///
+/// # Errors
+/// Conflict (one of our mounts is there), NotFound, Invalid (no directory, or not empty). Nothing is changed.
+pub fn check_mountpoint(path: &Path) -> Result<PathBuf> {
+    let absolute = std::path::absolute(path).at(path.display())?;
+    refuse_mounted(&absolute)?;
+    let resolved = absolute.canonicalize().map_err(|e| match e.kind() {
+        io::ErrorKind::NotFound => {
+            Error::not_found("the mount point does not exist").at(path.display()).hint(format!("create it: mkdir -p {}", path.display()))
+        }
+        _ => Error::io(path.display(), &e),
+    })?;
+    refuse_mounted(&resolved)?;
+    let mut entries = match std::fs::read_dir(&resolved) {
+        Err(e) if e.kind() == io::ErrorKind::NotADirectory => {
+            return Err(Error::invalid("the mount point is not a directory").at(path.display()));
+        }
+        other => other.at(path.display())?,
+    };
+    if entries.next().is_some() {
+        return Err(Error::invalid("the mount point is not empty")
+            .at(path.display())
+            .hint("what is in it would be hidden; mount on an empty directory"));
+    }
+    Ok(resolved)
+}
+
+fn refuse_mounted(path: &Path) -> Result<()> {
+    match mountinfo::find(path)? {
+        Some(m) if m.is_ours() => Err(Error::conflict(format!("{} is mounted here already", m.source))
+            .at(path.display())
+            .hint(format!("unmount it first: sandbox-workspace unmount {0} (or, if its daemon is dead: umount -l {0})", path.display()))),
+        _ => Ok(()),
+    }
+}
+
+/// Mounts `ws` and serves it from threads of its own. On return the kernel has the answer to its first request.
+///
+/// # Errors
+/// Denied (may not mount; no fusermount3), NotFound (no /dev/fuse), Conflict (mounted already), others as the system gives them.
+pub fn mount(ws: Workspace, options: MountOptions) -> Result<Mount> {
+    let MountOptions { mountpoint, read_only, allow_other, profile: Profile::Standard, env, workers } = options;
+    refuse_mounted(&mountpoint)?;
+    let read_only = read_only || ws.is_read_only();
+    let source = format!("hiloop:{}", ws.name());
+    let core = Core::new(ws, env, workers, read_only);
+    let transport = if nix::unistd::geteuid().is_root() {
+        mount_as_root(&core, &mountpoint, &source, allow_other)?
+    } else {
+        through_helper(core.clone(), &mountpoint, &source, read_only, allow_other).map_err(|e| {
+            Error::io("mount through fusermount3", &e)
+                .at(mountpoint.display())
+                .hint("ordinary users need the package fuse3 and read and write access to /dev/fuse (mode 666); or mount as root")
+        })?
+    };
+    let entry = mountinfo::find(&mountpoint)?.filter(mountinfo::MountEntry::is_ours);
+    if let Some(m) = &entry {
+        let path = format!("/sys/class/bdi/{}:{}/read_ahead_kb", m.major, m.minor);
+        if let Err(e) = std::fs::write(&path, READ_AHEAD_KIB) {
+            tracing::debug!(path, error = %e, "the kernel's read-ahead stays at its default");
+        }
+    }
+    let mount = Mount(Arc::new(Inner {
+        mountpoint,
+        core: core.clone(),
+        connection: entry.map(|m| m.minor),
+        served: Mutex::new(Served::Running),
+        ended: Condvar::new(),
+        invalidator: Mutex::new(Some(transport.invalidator())),
+    }));
+    mount.forget_when_fenced();
+    mount.start(transport)?;
+    Ok(mount)
+}
+
+fn mount_as_root(core: &Arc<Core>, mountpoint: &Path, source: &str, allow_other: bool) -> Result<Box<dyn Transport>> {
+    let device = OpenOptions::new().read(true).write(true).open(DEVICE).at(DEVICE).map_err(|e| match e.kind() {
+        ErrorKind::NotFound => e.hint("the kernel has no FUSE: modprobe fuse"),
+        _ => e,
+    })?;
+    let device = OwnedFd::from(device);
+    let mut data = format!("fd={},rootmode=40000,user_id=0,group_id=0,default_permissions", device.as_raw_fd());
+    if allow_other {
+        data.push_str(",allow_other");
+    }
+    let mut flags = MsFlags::MS_NODEV;
+    if core.read_only {
+        flags |= MsFlags::MS_RDONLY;
+    }
+    nix::mount::mount(Some(source), mountpoint, Some(FSTYPE), flags, Some(data.as_str()))
+        .map_err(|e| Error::io("mount", &e.into()).at(mountpoint.display()))?;
+    on_descriptor(core.clone(), device, allow_other).map_err(|e| {
+        if let Err(left) = detach(mountpoint) {
+            tracing::warn!(error = %left, "a mount that does not work is left behind");
+        }
+        Error::io("FUSE handshake", &e).at(mountpoint.display())
+    })
+}
+
+/// Takes whatever is mounted at `path` out of the directory tree, also a mount whose daemon is dead.
+///
+/// # Errors
+/// Invalid where nothing is mounted, Denied.
+pub fn detach(path: &Path) -> Result<()> {
+    if nix::unistd::geteuid().is_root() {
+        let e = match umount2(path, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW) {
+            Ok(()) => return Ok(()),
+            Err(Errno::EINVAL) => Error::invalid("nothing is mounted here"),
+            Err(e) => Error::io("umount", &e.into()),
+        };
+        return Err(e.at(path.display()));
+    }
+    fusermount(path, true)
+}
+
+fn fusermount(path: &Path, lazy: bool) -> Result<()> {
+    let mut command = Command::new("fusermount3");
+    command.arg("-u").args(lazy.then_some("-z")).arg("--").arg(path);
+    let output = command.output().at("fusermount3")?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    let kind = if said.contains("busy") { ErrorKind::Conflict } else { ErrorKind::Denied };
+    Err(Error::new(kind, said).at(path.display()))
+}
+
+impl Mount {
+    fn start(&self, transport: Box<dyn Transport>) -> Result<()> {
+        let mount = self.clone();
+        let serve = move || {
+            let result = transport.serve().at(mount.0.mountpoint.display());
+            match &result {
+                Ok(()) => tracing::info!(mountpoint = %mount.0.mountpoint.display(), "mount ended"),
+                Err(e) => {
+                    tracing::error!(error = %e, "the mount stopped answering");
+                    // Whoever waits gets an error now, not when the last parked reply lets go of the descriptor.
+                    if let Err(e) = mount.abort() {
+                        tracing::warn!(error = %e, "the connection could not be cut");
+                    }
+                }
+            }
+            *mount.0.invalidator.lock() = None;
+            mount.0.core.reap_all();
+            *mount.0.served.lock() = Served::Ended(result);
+            mount.0.ended.notify_all();
+        };
+        std::thread::Builder::new().name("fuse-serve".into()).spawn(serve).at("thread fuse-serve")?;
+        Ok(())
+    }
+
+    /// Once another session owns the workspace, what the kernel remembers is dropped; the engine calls from a thread of its own.
+    fn forget_when_fenced(&self) {
+        let mount = Arc::downgrade(&self.0);
+        self.0.core.ws.on_fenced(move || {
+            let Some(mount) = mount.upgrade() else { return };
+            let invalidator = mount.invalidator.lock();
+            let Some(invalidator) = &*invalidator else { return };
+            for ino in mount.core.references.inodes() {
+                if let Err(e) = invalidator.inode(ino) {
+                    tracing::debug!(inode = ino.0, error = %e, "the kernel keeps its cache of an inode");
+                }
+            }
+        });
+    }
+
+    /// Where it is mounted.
+    pub fn mountpoint(&self) -> &Path {
+        &self.0.mountpoint
+    }
+
+    /// The workspace it shows.
+    pub fn workspace(&self) -> &Workspace {
+        &self.0.core.ws
+    }
+
+    /// What it has done so far.
+    pub fn stats(&self) -> FuseStats {
+        let core = &self.0.core;
+        core.counters.snapshot(core.references.len(), core.references.orphans())
+    }
+
+    /// True while requests are answered, also after a lazy unmount that left files open.
+    pub fn is_alive(&self) -> bool {
+        matches!(*self.0.served.lock(), Served::Running)
+    }
+
+    /// Takes the mount out of the directory tree; with `lazy` also a busy one. Requests are answered meanwhile, so call it from
+    /// any thread but theirs; [`Mount::wait`] for the end before the workspace is detached.
+    ///
+    /// # Errors
+    /// Conflict (busy, without `lazy`), Denied.
+    pub fn unmount(&self, lazy: bool) -> Result<Unmounted> {
+        let path = &self.0.mountpoint;
+        if !mountinfo::find(path)?.is_some_and(|m| m.is_ours() && self.0.connection.is_none_or(|c| c == m.minor)) {
+            return Ok(if self.is_alive() { Unmounted::Detached } else { Unmounted::Done });
+        }
+        let plain = if nix::unistd::geteuid().is_root() {
+            umount2(path, MntFlags::UMOUNT_NOFOLLOW).map_err(|e| match e {
+                Errno::EBUSY => Error::conflict("files in the mount are open").at(path.display()),
+                e => Error::io("umount", &e.into()).at(path.display()),
+            })
+        } else {
+            fusermount(path, false)
+        };
+        match plain {
+            Ok(()) => Ok(Unmounted::Done),
+            Err(e) if lazy && e.kind() == ErrorKind::Conflict => detach(path).map(|()| Unmounted::Detached),
+            Err(e) => Err(e.hint(format!("see who uses it: fuser -vm {}", path.display()))),
+        }
+    }
+
+    /// Waits until no request can come any more, at most `timeout`. False where time ran out.
+    ///
+    /// # Errors
+    /// Why the mount ended, where it was not unmounted.
+    pub fn wait(&self, timeout: Option<Duration>) -> Result<bool> {
+        let mut served = self.0.served.lock();
+        loop {
+            if let Served::Ended(result) = &*served {
+                return result.clone().map(|()| true);
+            }
+            match timeout {
+                None => self.0.ended.wait(&mut served),
+                Some(t) => {
+                    // Woken once, when it ended: a second wait would only follow a spurious wake-up, which parking_lot has not.
+                    if self.0.ended.wait_for(&mut served, t).timed_out() {
+                        return Ok(matches!(*served, Served::Ended(_)));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Cuts the connection: every waiting and later request fails with ECONNABORTED or ENOTCONN. The last resort for a detached
+    /// mount whose users do not let go.
+    ///
+    /// # Errors
+    /// Where the kernel's control files cannot be written (only root may).
+    pub fn abort(&self) -> Result<()> {
+        let connection = self.0.connection.ok_or_else(|| Error::internal("the connection of the mount is not known"))?;
+        let path = format!("/sys/fs/fuse/connections/{connection}/abort");
+        std::fs::write(&path, "1").at(path)
+    }
+}

@@ -1,0 +1,190 @@
+//! Requests that cannot be answered at once.
+//!
+//! A reader thread never waits. It runs a request; where memory answers, the reply goes out from there. Otherwise the request,
+//! its arguments and its reply leave the thread:
+//!
+//! - something is not in memory: it is fetched in the background, then the whole operation runs again on the pool; after
+//!   [`limits::READ_DEADLINE`] in all, EIO. Changes that miss metadata follow the same rule;
+//! - the backlog is full: the change waits, without a deadline, until the workspace has room (killably, as far as the kernel
+//!   allows), then starts from the beginning;
+//! - the backlog is above its soft mark: the change is made and its answer held back.
+//!
+//! Order: the kernel sends no second buffered write of an inode before the first is answered (it holds the inode's lock), and
+//! written-back pages of one file never overlap in flight, so that a parked write cannot be overtaken by one that follows it.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use hiloop_engine::stop::{Miss, Stop};
+use hiloop_engine::workspace::{Admission, Cost};
+use hiloop_types::{Error, ErrorKind, limits};
+
+use super::core::Core;
+use crate::fs::{FsError, FsResult, errno};
+
+/// The answer of a request: a value, or a positive errno.
+pub(super) type Answer<T> = Result<T, i32>;
+
+/// A gauge that counts something while it lives.
+pub(super) struct Counted {
+    core: Arc<Core>,
+    gauge: fn(&Core) -> &AtomicU64,
+}
+
+impl Counted {
+    fn new(core: &Arc<Core>, gauge: fn(&Core) -> &AtomicU64) -> Self {
+        gauge(core).fetch_add(1, Relaxed);
+        Self { core: core.clone(), gauge }
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        (self.gauge)(&self.core).fetch_sub(1, Relaxed);
+    }
+}
+
+/// Since when a request is parked.
+pub(super) struct Parked {
+    since: Duration,
+    _now: Counted,
+}
+
+impl Core {
+    /// Runs a request that changes nothing; `reply` goes through `run` (readdir fills it) to `answer`.
+    pub(super) fn run<S, T, R, A>(self: &Arc<Self>, reply: S, run: R, answer: A)
+    where
+        S: Send + 'static,
+        R: FnMut(&Core, &mut S) -> FsResult<T> + Send + 'static,
+        A: FnOnce(&Arc<Core>, S, Answer<T>) + Send + 'static,
+    {
+        self.attempt(reply, run, answer, None);
+    }
+
+    /// Runs a change once the backlog admits it.
+    pub(super) fn modify<S, T, R, A>(self: &Arc<Self>, cost: Cost, reply: S, run: R, answer: A)
+    where
+        S: Send + 'static,
+        T: Send + 'static,
+        R: FnMut(&Core, &mut S) -> FsResult<T> + Send + 'static,
+        A: FnOnce(&Arc<Core>, S, Answer<T>) + Send + 'static,
+    {
+        if self.read_only {
+            return answer(self, reply, self.flatten(Err(FsError::Errno(libc::EROFS))));
+        }
+        match self.ws.admit(cost) {
+            Admission::Go => self.attempt(reply, run, answer, None),
+            Admission::Delay(delay) => self.attempt(reply, run, move |c, reply, result| c.answer_later(delay, reply, result, answer), None),
+            Admission::Wait => self.wait_for_room(cost, move |c| c.modify(cost, reply, run, answer)),
+        }
+    }
+
+    /// Calls `again` on the pool when the workspace may have room, or was closed.
+    pub(super) fn wait_for_room(self: &Arc<Self>, refused: Cost, again: impl FnOnce(&Arc<Core>) + Send + 'static) {
+        self.counters.waited.fetch_add(1, Relaxed);
+        let waiting = Counted::new(self, |c| &c.counters.waiting_now);
+        let core = self.clone();
+        let wake = move || {
+            let workers = core.workers.clone();
+            workers.submit(Box::new(move || {
+                drop(waiting);
+                again(&core);
+            }));
+        };
+        self.ws.when_room(refused, Box::new(wake));
+    }
+
+    /// Answers a change after `delay`; a failed one at once.
+    pub(super) fn answer_later<S, T, A>(self: &Arc<Self>, delay: Duration, reply: S, result: Answer<T>, answer: A)
+    where
+        S: Send + 'static,
+        T: Send + 'static,
+        A: FnOnce(&Arc<Core>, S, Answer<T>) + Send + 'static,
+    {
+        if result.is_err() {
+            return answer(self, reply, result);
+        }
+        self.counters.delayed.fetch_add(1, Relaxed);
+        let core = self.clone();
+        self.workers.after(delay, Box::new(move || answer(&core, reply, result)));
+    }
+
+    fn attempt<S, T, R, A>(self: &Arc<Self>, mut reply: S, mut run: R, answer: A, parked: Option<Parked>)
+    where
+        S: Send + 'static,
+        R: FnMut(&Core, &mut S) -> FsResult<T> + Send + 'static,
+        A: FnOnce(&Arc<Core>, S, Answer<T>) + Send + 'static,
+    {
+        match guarded(|| run(self, &mut reply)) {
+            Err(FsError::Stop(Stop::Miss(miss))) => self.park(miss, reply, run, answer, parked),
+            result => {
+                let result = self.flatten(result);
+                drop(parked);
+                answer(self, reply, result);
+            }
+        }
+    }
+
+    /// Has `miss` fetched, then runs the request again on the pool.
+    pub(super) fn park<S, T, R, A>(self: &Arc<Self>, miss: Miss, reply: S, run: R, answer: A, parked: Option<Parked>)
+    where
+        S: Send + 'static,
+        R: FnMut(&Core, &mut S) -> FsResult<T> + Send + 'static,
+        A: FnOnce(&Arc<Core>, S, Answer<T>) + Send + 'static,
+    {
+        let now = self.env.monotonic();
+        let parked = parked.unwrap_or_else(|| {
+            self.counters.parked.fetch_add(1, Relaxed);
+            Parked { since: now, _now: Counted::new(self, |c| &c.counters.parked_now) }
+        });
+        if now.saturating_sub(parked.since) >= limits::READ_DEADLINE {
+            let late = Error::unavailable(format!("a request needed more than {:?} of fetches", limits::READ_DEADLINE));
+            drop(parked);
+            return answer(self, reply, self.flatten(Err(late.into())));
+        }
+        let core = self.clone();
+        self.ws.fetch(
+            miss,
+            Box::new(move |fetched| {
+                let workers = core.workers.clone();
+                workers.submit(Box::new(move || match fetched {
+                    Ok(()) => core.attempt(reply, run, answer, Some(parked)),
+                    Err(e) => {
+                        drop(parked);
+                        answer(&core, reply, core.flatten(Err(e.into())));
+                    }
+                }));
+            }),
+        );
+    }
+
+    /// The errno of a failure, counted, and logged where a person should know.
+    pub(super) fn flatten<T>(&self, result: FsResult<T>) -> Answer<T> {
+        let code = match result {
+            Ok(value) => return Ok(value),
+            Err(FsError::Errno(code)) => code,
+            Err(FsError::Stop(Stop::Error(e))) => {
+                match e.kind() {
+                    // Said once by the engine; each request of a fenced workspace fails.
+                    ErrorKind::Fenced | ErrorKind::Closed | ErrorKind::Exhausted => tracing::debug!(error = %e, "request failed"),
+                    _ => tracing::warn!(workspace = %self.ws.name(), error = %e, "request failed"),
+                }
+                errno(&e)
+            }
+            // Whoever calls this has parked misses already.
+            Err(FsError::Stop(Stop::Miss(_))) => libc::EIO,
+        };
+        self.counters.errors.fetch_add(1, Relaxed);
+        if code == libc::EIO {
+            self.counters.io_errors.fetch_add(1, Relaxed);
+        }
+        Err(code)
+    }
+}
+
+/// Runs an operation; a panic is a defect of ours that costs one request an EIO, not the mount its reader.
+pub(super) fn guarded<T>(run: impl FnOnce() -> FsResult<T>) -> FsResult<T> {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| Err(Error::internal("a file system operation panicked").into()))
+}
