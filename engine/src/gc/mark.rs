@@ -82,6 +82,7 @@ impl Marks {
         let mut walk = Traverse::new(root);
         while let Some((_, node)) = walk.next(&ctx.hydrator, |n| self.frame(&n.id.0, &n.loc)).await {
             self.nodes += 1;
+            ctx.tell("nodes marked", self.nodes);
             chunks_of(&*node?, |_, chunk| {
                 self.frame(&chunk.id.0, &chunk.at);
             })?;
