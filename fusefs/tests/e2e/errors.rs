@@ -14,7 +14,7 @@ fn wrong_usage_is_exit_code_2_and_touches_nothing() {
         ("mount --workspace w --quota 10parsecs {m}", &["parsecs", "64MiB"]),
         ("mount --workspace w --base b --from s {m}", &["--from"]),
         ("unmount --timeout soon {m}", &["soon"]),
-        ("list bases --store ftp://host/x", &["ftp", "s3://"]),
+        ("list bases --store ftp://host/x", &["unknown scheme", "s3://"]),
         ("list bases --store s3://bucket?speed=9", &["speed", "prefix"]),
         ("list bases --store s3://user:hunter2@bucket", &["URL"]),
         ("list bases --store file://relative", &["file"]),

@@ -5,7 +5,7 @@ use std::fs;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 
-use crate::rig::{Rig, is_running, pid, signal};
+use crate::rig::{Rig, is_running, pattern, pid, signal};
 
 #[test]
 fn mounts_that_race_for_one_cache_directory_end_with_one_daemon() {
@@ -102,4 +102,73 @@ fn a_daemon_started_by_hand_stays() {
     assert!(is_running(pid(&hello)));
     signal(pid(&hello), nix::sys::signal::Signal::SIGTERM);
     rig.until("SIGTERM ends it", || !is_running(pid(&hello)));
+}
+
+#[test]
+fn an_unmount_without_a_store_is_bounded_and_the_rest_is_published_later() {
+    let rig = Rig::new();
+    let mounted = rig.mount("a", "m", "--workspace w").json();
+    fs::write(rig.path("m/before"), "b").unwrap();
+    rig.sh("flush {m}").ok();
+    rig.store_away();
+    fs::write(rig.path("m/after"), pattern(1 << 20, 5)).unwrap();
+    let ran = rig.json("unmount --timeout 500ms {m}");
+    assert_eq!(ran.code, 1, "{} {}", ran.stdout, ran.stderr);
+    let left: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert!(left["left_bytes"].as_u64() >= Some(1 << 20) && left["released"] == false, "{left}");
+    assert!(fs::read_dir(rig.path("m")).unwrap().next().is_none(), "it is detached all the same");
+    assert!(is_running(pid(&mounted)), "the daemon stays for the rest");
+    rig.store_back();
+    rig.until("the rest is published and the daemon ends", || !is_running(pid(&mounted)));
+    let next = rig.mount("b", "n", "--workspace w").json();
+    assert_eq!(next["lost_window"]["state"], "none", "{next}");
+    assert_eq!(fs::read(rig.path("n/after")).unwrap(), pattern(1 << 20, 5));
+}
+
+/// In a mount namespace of its own, where `/dev/fuse` is open to all: here it may be root's alone.
+const AS_NOBODY: &str = r#"
+set -eu
+mknod "$DIR/fuse" c 10 229 && chmod 666 "$DIR/fuse" && mount --bind "$DIR/fuse" /dev/fuse
+run() { setpriv --reuid nobody --clear-groups "$DIR/sandbox-workspace" --json "$@"; }
+run mount --workspace w "$HOME/m"
+setpriv --reuid nobody --clear-groups sh -c 'echo mine > "$HOME/m/x" && cat "$HOME/m/x" >&2'
+run status "$HOME/m"
+run unmount "$HOME/m"
+"#;
+
+#[test]
+fn an_ordinary_user_mounts_through_fusermount3() {
+    let rig = Rig::new();
+    let home = rig.place("home");
+    let user = nix::unistd::User::from_name("nobody").unwrap().expect("there is a user nobody");
+    rig.place("home/m");
+    rig.program_for_all();
+    for p in [rig.dir.path(), &home, &rig.path("home/m"), &rig.path("store")] {
+        std::os::unix::fs::chown(p, Some(user.uid.as_raw()), None).unwrap();
+    }
+    let mut command = std::process::Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "sh", "-c", AS_NOBODY]).env("DIR", rig.dir.path()).env("HOME", &home);
+    let out = command.env("HILOOP_STORE", rig.store()).env("XDG_CACHE_HOME", home.join(".cache")).output().unwrap();
+    let (stdout, stderr) = (String::from_utf8(out.stdout).unwrap(), String::from_utf8(out.stderr).unwrap());
+    assert!(out.status.success(), "{stdout}{stderr}");
+    let rows: Vec<serde_json::Value> = stdout.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    let [mounted, status, left] = rows.as_slice() else { panic!("{stdout}") };
+    assert_eq!(mounted["cache_dir"].as_str().unwrap(), home.join(".cache/hiloop/workspace").display().to_string());
+    assert_eq!((&status["workspace"], &left["left_bytes"]), (&"w".into(), &0.into()));
+    assert!(stderr.contains("mine"), "{stderr}");
+    assert_eq!(fs::metadata(home.join(".cache/hiloop/workspace")).unwrap().uid(), user.uid.as_raw());
+}
+
+#[test]
+fn traces_go_to_the_endpoint_that_is_named() {
+    let rig = Rig::new();
+    let collector = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("--otlp-endpoint http://{}", collector.local_addr().unwrap());
+    let mounted = rig.mount("a", "m", &format!("--workspace w {endpoint}")).json();
+    rig.sh("unmount {m}").ok();
+    signal(pid(&mounted), nix::sys::signal::Signal::SIGTERM);
+    let (mut stream, _) = collector.accept().unwrap();
+    let mut preface = [0; 24];
+    stream.read_exact(&mut preface).unwrap();
+    assert_eq!(&preface, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "gRPC is HTTP/2");
 }

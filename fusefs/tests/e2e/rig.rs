@@ -73,11 +73,24 @@ impl Rig {
     pub fn store(&self) -> String {
         format!("file://{}", self.path("store").display())
     }
-    /// An empty directory.
+    /// An empty directory, or what is mounted there: a dead mount cannot be asked.
     pub fn place(&self, name: &str) -> PathBuf {
         let p = self.path(name);
-        fs::create_dir_all(&p).unwrap();
+        if hiloop_fusefs::fuse::find_mount(&p).unwrap().is_none() {
+            fs::create_dir_all(&p).unwrap();
+        }
         p
+    }
+
+    /// Takes the store away: a file stands in its place, so that every call fails.
+    pub fn store_away(&self) {
+        fs::rename(self.path("store"), self.path("store-away")).unwrap();
+        fs::write(self.path("store"), "away").unwrap();
+    }
+    /// Brings it back.
+    pub fn store_back(&self) {
+        fs::remove_file(self.path("store")).unwrap();
+        fs::rename(self.path("store-away"), self.path("store")).unwrap();
     }
 
     pub fn command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
@@ -89,6 +102,15 @@ impl Rig {
         let out = self.command(args).output().unwrap();
         let text = |b: Vec<u8>| String::from_utf8(b).unwrap();
         Ran { code: out.status.code().unwrap_or(-1), stdout: text(out.stdout), stderr: text(out.stderr) }
+    }
+    /// A copy of the program that every user may run: the build directory may be closed to others.
+    pub fn program_for_all(&self) -> PathBuf {
+        let copy = self.path("sandbox-workspace");
+        if !copy.exists() {
+            fs::copy(PROGRAM, &copy).unwrap();
+        }
+        fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).unwrap();
+        copy
     }
     /// Words of a command line; `{name}` stands for a path of the rig.
     pub fn sh(&self, line: &str) -> Ran {
