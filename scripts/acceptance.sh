@@ -4,7 +4,7 @@
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/rig.sh"
 
-CHECKS=(lost_node killed_daemon stopped_store fenced_writer thousand_forks)
+CHECKS=(lazy_open replicates_alone fork_cost lost_node killed_daemon stopped_store fenced_writer thousand_forks)
 KIND=file
 while [ $# -gt 0 ]; do
     case $1 in
@@ -28,6 +28,61 @@ work_in() {
     setfacl -m u:daemon:rwx "$1/moved"
     chmod 2750 "$1/moved"
     touch -h -d '2001-02-03 04:05:06.789 UTC' "$1/dangling"
+}
+
+# A fresh node opens the tree and reads one small file: what it fetched is a small part.
+check_lazy_open() {
+    local all opened
+    use_store "$KIND"
+    make_tree "$DIR/tree" 2000
+    head -c $((128 * MIB)) /dev/urandom >tree/large
+    publish tree "$DIR/tree" >published
+    all=$(jq .bytes_stored published)
+    mount_ws lazy "$DIR/mnt" "$DIR/cache" --base tree
+    [ "$(find mnt -mindepth 1 | wc -l)" -eq "$(find tree -mindepth 1 | wc -l)" ] || fail "entries are missing"
+    [ "$(cat mnt/one)" = hard ]
+    opened=$(field "$DIR/mnt" residency.bytes)
+    [ "$opened" -lt $((all / 20)) ] || fail "$opened of $all bytes were fetched to list the tree and read one small file"
+    figure "$opened of $all stored bytes fetched to list the tree and read one file"
+    cmp tree/large mnt/large
+    [ "$(field "$DIR/mnt" residency.bytes)" -gt $((128 * MIB)) ] || fail "the cache did not keep what was read"
+}
+
+replicated() { [ "$(field "$DIR/mnt" published)" -ge "$1" ]; }
+
+# Nobody asks for it: what is written arrives in the store.
+check_replicates_alone() {
+    local accepted start
+    use_store "$KIND"
+    mkdir empty
+    publish empty "$DIR/empty" >/dev/null
+    mount_ws alone "$DIR/mnt" "$DIR/cache" --base empty
+    printf 'replicated by itself' >mnt/file
+    accepted=$(field "$DIR/mnt" accepted)
+    [ "$accepted" -gt 0 ] || fail "status shows no accepted operation"
+    start=$(date +%s%N)
+    await "the replicator" replicated "$accepted"
+    figure "published $((($(date +%s%N) - start) / 1000000)) ms later"
+    sw export --store "$STORE" workspace:alone "$DIR/out"
+    cmp mnt/file out/file
+}
+
+# The price of a fork does not follow the size of the tree.
+check_fork_cost() {
+    local files cost=() ms=()
+    use_store "$KIND"
+    for files in 200 20000; do
+        mkdir "tree-$files"
+        (cd "tree-$files" && seq 1 "$files" | split -a 4 -l 1 - f)
+        publish "tree-$files" "$DIR/tree-$files" >/dev/null
+        sw fork --json --store "$STORE" "base:tree-$files" $(seq -f "of-$files-%03g" 1 50) >"forks-$files"
+        cost+=("$(jq -r '.. | objects | select(has("bytes_written")) | .bytes_written' "forks-$files" | sort -n | tail -1)")
+        ms+=("$(jq -r '.. | objects | select(has("ms")) | .ms' "forks-$files" | sort -n | sed -n 25p)")
+    done
+    figure "200 files: ${cost[0]} bytes, ${ms[0]} ms; 20,000 files: ${cost[1]} bytes, ${ms[1]} ms"
+    # Names and numbers have different lengths.
+    [ "${cost[1]}" -le $((cost[0] + 64)) ] || fail "a fork of the larger tree writes more"
+    [ "${cost[1]}" -le 8192 ]
 }
 
 # Published, then the node is gone with all that it held.
@@ -259,12 +314,8 @@ check_thousand_forks() {
     mount_ws parent "$DIR/mnt" "$DIR/cache-6"
     for i in live-*.sum; do sha256sum <"mnt/${i%.sum}" | cmp - "$i"; done
     sha256sum <mnt/data | cmp - data.sum
-    if sw fsck --help >/dev/null 2>&1; then
-        sw fsck --json --deep --store "$STORE" | tee fsck
-        figure "fsck --deep clean"
-    else
-        figure "this build has no fsck: read back on fresh caches only"
-    fi
+    sw fsck --json --deep --store "$STORE" | tee fsck
+    figure "fsck --deep clean"
     [ "$(sw list --json --store "$STORE" workspaces | jq -rs 'map(.name // .workspace) | sort | join(" ")')" = "child-1000 parent" ] || fail "other workspaces are left"
 }
 

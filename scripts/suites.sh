@@ -4,8 +4,13 @@
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/rig.sh"
 
-CHECKS=(pjdfstest fsx fsx_churn untar rsync make git sqlite_wal sqlite_rollback cargo_build npm_ci)
+CHECKS=(defaults pjdfstest fsx fsx_churn untar rsync make git sqlite_wal sqlite_rollback cargo_build npm_ci)
 DATA="$ROOT/fusefs/tests/suites"
+
+check_defaults() {
+    sw mount --help >help
+    grep -q '/var/lib/hiloop/sandbox-workspace/cache' help || { cat help; fail "root's default cache directory is another"; }
+}
 
 # --- pjdfstest: every case on ours and on ext4 ---
 
