@@ -53,6 +53,8 @@ pub struct AttachRequest {
     pub domain: Name,
     /// Kubernetes claim of a new workspace.
     pub claim: Option<String>,
+    /// User and group that own the root directory of a new, empty workspace.
+    pub owner: (u32, u32),
 }
 
 impl AttachRequest {
@@ -71,6 +73,8 @@ impl AttachRequest {
             take_over: false,
             domain: Name::new(NameKind::Domain, "default")?,
             claim: None,
+            // An ordinary user's own workspace must be theirs to write.
+            owner: (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw()),
         })
     }
 }
@@ -128,7 +132,7 @@ impl Engine {
         }
         self.0.tails.lock().remove(&workspace.session());
         self.0.node.runtime.spawn(replicate(workspace.0.clone()));
-        prepare(&workspace, opening.fresh).await?;
+        prepare(&workspace, opening.fresh, request.owner).await?;
         let report = AttachReport {
             workspace: request.name.clone(),
             epoch: workspace.epoch(),
@@ -492,7 +496,7 @@ async fn read_super(store: &OpenStore, root: &RootRef) -> Result<Super> {
 }
 
 /// First changes of an opening: the root directory of an empty workspace; orphans of the opening before are dropped.
-async fn prepare(workspace: &Workspace, fresh: bool) -> Result<()> {
+async fn prepare(workspace: &Workspace, fresh: bool, (uid, gid): (u32, u32)) -> Result<()> {
     if !fresh {
         return Ok(());
     }
@@ -500,7 +504,7 @@ async fn prepare(workspace: &Workspace, fresh: bool) -> Result<()> {
         .settled(|w| {
             w.update(|txn| {
                 if txn.attr(ROOT_INO)?.is_none() {
-                    let mut root = Attr::new(FileKind::Directory, 0o755, 0, 0, txn.now());
+                    let mut root = Attr::new(FileKind::Directory, 0o755, uid, gid, txn.now());
                     root.parent = ROOT_INO;
                     txn.create_inode(ROOT_INO, root);
                 }
