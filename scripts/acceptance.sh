@@ -4,11 +4,13 @@
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/rig.sh"
 
-CHECKS=(lazy_open replicates_alone fork_cost lost_node killed_daemon stopped_store fenced_writer thousand_forks)
-KIND=file
+CHECKS=(lazy_open replicates_alone fork_cost lost_node killed_daemon thousand_forks)
+# These need a store that can be stopped and cut off: always a server.
+SERVER_CHECKS=(stopped_store fenced_writer)
+KIND="file"
 while [ $# -gt 0 ]; do
     case $1 in
-        --list) printf 'acceptance::%s: test\n' "${CHECKS[@]}" && exit 0 ;;
+        --list) printf 'acceptance::%s: test\n' "${CHECKS[@]}" "${SERVER_CHECKS[@]}" && exit 0 ;;
         --store) KIND=$2 && shift 2 ;;
         *) break ;;
     esac
@@ -145,7 +147,7 @@ check_killed_daemon() {
 
 backlog() { field "$DIR/mnt" backlog_bytes; }
 
-# SIGSTOP of the store under a writer. Always S3: the directory store has no process to stop.
+# SIGSTOP of the store under a writer.
 check_stopped_store() {
     local writer total=$((192 * MIB)) limit=$((48 * MIB)) size last="" same=0 peak
     use_store s3
@@ -319,5 +321,6 @@ check_thousand_forks() {
     [ "$(sw list --json --store "$STORE" workspaces | jq -rs 'map(.name // .workspace) | sort | join(" ")')" = "child-1000 parent" ] || fail "other workspaces are left"
 }
 
+[ "$KIND" = file ] || CHECKS+=("${SERVER_CHECKS[@]}")
 rig_start acceptance
 run_checks "$@"
