@@ -113,6 +113,49 @@ async fn fork_and_delete_run_around_the_listing() {
 }
 
 #[tokio::test]
+async fn a_chain_of_forks_that_no_listing_shows_keeps_its_root() {
+    // At each listing of heads the tree's only name is one that is gone when it is read.
+    let bench = Bench::memory(88);
+    let ctx = bench.ctx();
+    sparse(&bench).await.release().await;
+    let (slow, faults) = bench.faulty();
+    let heads = || Rule::on(Fault::StallAnswer).call(Call::List).key("heads");
+    let mut at = faults.inject(heads());
+    let run = tokio::spawn(async move { gc(&slow, GcOptions::default()).await });
+    for (from, to) in [("w", "x"), ("x", "y")] {
+        at.reached(1).await;
+        fork_one(&ctx, &format!("workspace:{from}"), to).await;
+        delete(&ctx, DeletedKind::Workspace, from, false).await.unwrap();
+        let next = faults.inject(heads());
+        at.release();
+        at = next;
+    }
+    at.release();
+    run.await.unwrap().unwrap();
+    assert!(ctx.catalog.live_head(&name("y")).await.is_ok());
+    assert_clean(&bench.ctx()).await;
+}
+
+#[tokio::test]
+async fn a_rewritten_pack_is_protected_before_its_forward_is_there() {
+    let bench = Bench::memory(89);
+    sparse(&bench).await;
+    let (first, at_forward) = stopped(&bench, Rule::on(Fault::Stall).call(Call::Create).key("forwards/")).await;
+    let packs = bench.packs().await;
+    // The second has swept when it comes to rewrite.
+    let (second, at_intent) = stopped(&bench, Rule::on(Fault::Stall).call(Call::Create).key("intents/")).await;
+    assert_eq!(bench.packs().await, packs);
+    at_forward.release();
+    first.await.unwrap().unwrap();
+    at_intent.release();
+    second.await.unwrap().unwrap();
+    for _ in 0..3 {
+        collect(&bench).await;
+        assert_clean(&bench.ctx()).await;
+    }
+}
+
+#[tokio::test]
 async fn a_fork_that_is_stopped_anywhere_keeps_its_root() {
     for (n, rule) in [
         Rule::on(Fault::StallAnswer).call(Call::Create).key("intents/"),
