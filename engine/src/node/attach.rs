@@ -426,7 +426,7 @@ impl Engine {
             None => Super { name_key: *own_name_key(&keys).as_bytes(), totals: Totals::default(), next_ino: 0, epoch: head.epoch },
         };
         let (layers, active, totals, next_ino, accepted) = match &opening.folded {
-            Some(f) => (f.layers.clone(), f.active.clone(), f.totals(superblock.totals), f.next_ino, f.last),
+            Some(f) => (f.counted_layers(&superblock, head.epoch), f.active.clone(), f.totals(superblock.totals), f.next_ino, f.last),
             None => (VecDeque::new(), Layer::default(), superblock.totals, head.inode_limit - INO_RESERVE, opening.sequence),
         };
         let admission = Control::new(request.backlog_limit, request.durability);
@@ -495,11 +495,9 @@ async fn read_super(store: &OpenStore, root: &RootRef) -> Result<Super> {
     }
 }
 
-/// First changes of an opening: the root directory of an empty workspace; orphans of the opening before are dropped.
+/// First changes of an opening: the root directory of an empty workspace, also where a power cut took it between the flushed opening
+/// and its own flush; orphans of the opening before are dropped.
 async fn prepare(workspace: &Workspace, fresh: bool, (uid, gid): (u32, u32)) -> Result<()> {
-    if !fresh {
-        return Ok(());
-    }
     workspace
         .settled(|w| {
             w.update(|txn| {
@@ -507,6 +505,9 @@ async fn prepare(workspace: &Workspace, fresh: bool, (uid, gid): (u32, u32)) -> 
                     let mut root = Attr::new(FileKind::Directory, 0o755, uid, gid, txn.now());
                     root.parent = ROOT_INO;
                     txn.create_inode(ROOT_INO, root);
+                }
+                if !fresh {
+                    return Ok(());
                 }
                 let mut orphans: Vec<Ino> = Vec::new();
                 txn.scan(&Prefix::orphans(), &[], &mut |k, _| {
