@@ -115,8 +115,25 @@ impl DirLock {
         let mut file = File::create(&new).at(new.display())?;
         file.write_all(self.identity.encode().as_bytes()).and_then(|()| file.sync_all()).at(new.display())?;
         fs::rename(&new, &path).at(path.display())?;
-        File::open(&self.dir).and_then(|d| d.sync_all()).at(self.dir.display())
+        File::open(&self.dir).and_then(|d| d.sync_all()).at(self.dir.display())?;
+        sync_way_to(&self.dir)
     }
+}
+
+/// Makes the names that lead to `dir` durable, within its file system: the directory may have just been made, and with its name
+/// everything in it would be lost. Directories that may not be read are not ours to have made.
+fn sync_way_to(dir: &Path) -> Result<()> {
+    let dir = dir.canonicalize().at(dir.display())?;
+    let dev = fs::metadata(&dir).at(dir.display())?.dev();
+    for parent in dir.ancestors().skip(1) {
+        match File::open(parent).and_then(|d| if d.metadata()?.dev() == dev { d.sync_all().map(|()| true) } else { Ok(false) }) {
+            Ok(true) => {}
+            Ok(false) => break,
+            Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {}
+            Err(e) => return Err(e).at(parent.display()),
+        }
+    }
+    Ok(())
 }
 
 fn read_identity(path: &Path) -> Result<Option<Identity>> {
