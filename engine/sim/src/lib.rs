@@ -19,6 +19,10 @@
 //! every [`Rule`](rules::Rule) names the scenario that must then fail, and the tests see to it that it does and that no scenario
 //! fails with all rules.
 //!
+//! Some rules are marked *proposed*: `protocols.md` does not state them, and the models show that its promises need them. They hold by
+//! default, so the scenarios say nothing about an engine that lacks them; `hiloop-sim rules` lists them, and `hiloop-sim model --drop`
+//! prints what happens.
+//!
 //! # Changing a protocol
 //!
 //! Change the model first. A new rule is a variant of [`Rule`](rules::Rule) that an actor asks about; it has earned its place once its
@@ -32,6 +36,8 @@
 //!   listed documents one by one.
 //! - Time: the age rules (`deleted/` objects after a day, cut-offs after 30 days, grace) never come into effect.
 //! - Leases: their rule is the forks' (7.5). Quotas, inode numbers, backlog, caches.
+//! - Deaths of writers, deleters and collectors are pauses that never end. What a death leaves behind *for good* is modelled for forkers
+//!   and publishers only.
 //! - The real engine's code: this checks the protocol. The seeded simulator checks the code.
 
 pub mod disk;

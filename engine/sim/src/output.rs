@@ -1,0 +1,32 @@
+//! All that the program prints.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
+use hiloop_sim::explore::Outcome;
+use hiloop_sim::rules::Rule;
+use hiloop_sim::scenario::Scenario;
+use hiloop_types::Error;
+
+/// What an exploration found.
+pub fn outcome(scenario: &Scenario, outcome: &Outcome) {
+    let result = if outcome.failure.is_none() { "holds" } else { "FAILS" };
+    let Outcome { states, transitions, ends, .. } = outcome;
+    println!("{result}  {:<18} {states:>8} states {transitions:>9} transitions {ends:>6} ends   {}", scenario.name, scenario.about);
+    if let Some(failure) = &outcome.failure {
+        println!("    {}", failure.violation.0);
+        for (i, step) in failure.trace.iter().enumerate() {
+            println!("    {:>3}. {step}", i + 1);
+        }
+    }
+}
+
+/// The table of rules.
+pub fn rules() {
+    for rule in Rule::ALL {
+        println!("{:<28} {:<16} {}", rule.key(), rule.section(), rule.scenario());
+    }
+}
+
+/// An error.
+pub fn error(e: &Error) {
+    eprintln!("hiloop-sim: {e}");
+}
