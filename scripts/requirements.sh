@@ -17,17 +17,16 @@ names() {
 }
 
 list=$(mktemp)
-trap 'rm -f "$list"' EXIT
+trap 'rm -f "$list" "$list.all"' EXIT
 if [ $# -gt 0 ]; then
     verdict="did not pass in this run"
     names "$@" >"$list"
 else
     verdict="does not exist"
-    {
-        cargo test --workspace --lib --bins --tests -- --list 2>&1
-        scripts/suites.sh --list
-        scripts/acceptance.sh --list
-    } | names >"$list"
+    cargo test --workspace --lib --bins --tests -- --list >"$list.all" 2>&1 || { tail -n 30 "$list.all"; die "the tests do not build"; }
+    scripts/suites.sh --list >>"$list.all"
+    scripts/acceptance.sh --list >>"$list.all"
+    names "$list.all" >"$list"
 fi
 
 rows=0 proven=0 open=() failures=0
