@@ -9,7 +9,7 @@ use super::args::{Fork, default_cache_dir};
 use super::failure::{Done, Failure, usage};
 use super::live::flush_found;
 use super::output::Output;
-use super::progress::Progress;
+use super::progress::over_store;
 use super::store::{self, Missing};
 use crate::daemon::find;
 use crate::daemon::protocol::Selector;
@@ -25,12 +25,9 @@ pub(super) async fn fork(args: Fork, out: Output, env: &Env) -> Done {
     if args.flush {
         flush_source(&args, &url.to_string(), out, env).await?;
     }
-    let progress = Progress::start("fork", out, env);
-    progress.words("making workspaces");
     let names: Vec<String> = args.children.iter().map(Name::to_string).collect();
     let options = ForkOptions { domain: args.domain, quota: args.quota };
-    let children = fork_in(&context, &args.source, &names, &options).await?;
-    drop(progress);
+    let children = over_store("fork", &context, out, fork_in(&context, &args.source, &names, &options)).await?;
     let failed = children.iter().any(|c| c.error.is_some());
     out.result(&Children { children }, |c| {
         let line = |c: &ForkResult| match &c.error {

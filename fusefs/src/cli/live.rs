@@ -84,11 +84,18 @@ pub(super) async fn status(args: Status, out: Output) -> Done {
         return Ok(out.result(&status, workspace_text)?);
     }
     let call = if args.prometheus { Call::Metrics } else { Call::Status(None) };
-    let mut answers = Vec::new();
+    let (mut answers, mut failed) = (Vec::new(), None);
     for client in find::candidates(dir, &default_cache_dir()) {
-        answers.extend(client.try_call::<Value>(call.clone(), &mut quiet).await?);
+        match client.try_call::<Value>(call.clone(), &mut quiet).await {
+            Ok(answer) => answers.extend(answer),
+            Err(e) => failed = Some(e),
+        }
     }
+    // Daemons of other users do not answer; that matters only where no other does.
     if answers.is_empty() {
+        if let Some(e) = failed {
+            return Err(e.into());
+        }
         let client = Client::new(dir.map_or_else(default_cache_dir, Path::to_owned));
         return Err(Error::not_found("no daemon runs").at(client.dir().display()).hint("`mount` starts one").into());
     }

@@ -10,6 +10,7 @@ use hiloop_env::Env;
 use super::args::{Diff, Export, List, Listed, OneSource};
 use super::failure::Done;
 use super::output::Output;
+use super::progress::over_store;
 use super::size::show_size;
 use super::store::{self, Missing};
 
@@ -126,7 +127,7 @@ fn diff_text(e: &DiffEntry) -> String {
 
 pub(super) async fn du(args: OneSource, out: Output, env: &Env) -> Done {
     let context = store::open(&args.store, Missing::Refuse, env).await?;
-    let report = du_in(&context, &args.source).await?;
+    let report = over_store("du", &context, out, du_in(&context, &args.source)).await?;
     Ok(out.result(&report, |r: &DuReport| {
         format!(
             "{}: {} inodes, {} files, {} logical, {} without holes; stored {}, of that {} shared with its bases and {} of its own",
@@ -144,7 +145,7 @@ pub(super) async fn du(args: OneSource, out: Output, env: &Env) -> Done {
 
 pub(super) async fn export(args: Export, out: Output, env: &Env) -> Done {
     let context = store::open(&args.store, Missing::Refuse, env).await?;
-    let report = export_in(&context, &args.source, &args.directory).await?;
+    let report = over_store("export", &context, out, export_in(&context, &args.source, &args.directory)).await?;
     for skipped in &report.skipped {
         out.note(&format!("warning: left out: {skipped}"));
     }

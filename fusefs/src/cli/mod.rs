@@ -71,13 +71,10 @@ fn run(cli: Cli, out: Output) -> Done {
     }
     let env = Env::real();
     let (default, endpoint, attributes) = match &cli.command {
-        Command::Daemon(d) if d.foreground => {
-            ("info", d.node.otlp_endpoint.clone(), vec![("host.name", node::name(&d.node)?.to_string())])
-        }
+        Command::Daemon(d) if d.foreground => ("info", d.node.otlp_endpoint.clone(), vec![("host.name", node::name(&d.node)?.to_string())]),
         _ => ("warn", None, Vec::new()),
     };
-    let telemetry =
-        Telemetry { filter: cli.log.clone().unwrap_or_else(|| default.into()), format: cli.log_format, endpoint, attributes };
+    let telemetry = Telemetry { filter: cli.log.clone().unwrap_or_else(|| default.into()), format: cli.log_format, endpoint, attributes };
     let logging = (telemetry.filter.clone(), telemetry.format);
     if let Command::Daemon(d) = &cli.command
         && d.foreground

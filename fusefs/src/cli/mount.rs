@@ -45,7 +45,11 @@ pub(super) async fn mount(args: Mount, out: Output, env: &Env, logging: &Logging
             .hint("mount on another path")
             .into());
     }
+    refuse_inside_ours(&std::path::absolute(&args.node.cache_dir).at(args.node.cache_dir.display())?, "cache directory")?;
     let (client, arguments) = node::client(&args.node, args.store.ca_file.as_deref(), logging)?;
+    if let Some(dir) = url.directory() {
+        refuse_inside_ours(dir, "store")?;
+    }
     if mountpoint.starts_with(client.dir()) {
         return Err(Error::invalid("the mount point is inside the cache directory").at(mountpoint.display()).into());
     }
@@ -196,13 +200,23 @@ async fn clear_dead(path: &Path) -> Result<bool> {
 
 /// The mount of ours at `path`, also where the way to it has symbolic links.
 fn here(path: &Path) -> Result<Option<PathBuf>> {
-    let resolved = path.parent().and_then(|p| p.canonicalize().ok()).zip(path.file_name()).map(|(p, n)| p.join(n));
-    for place in [Some(path.to_owned()), resolved].into_iter().flatten() {
+    for place in std::iter::once(path.to_owned()).chain(find::other_spellings(path)) {
         if fuse::find_mount(&place)?.is_some_and(|m| m.is_ours()) {
             return Ok(Some(place));
         }
     }
     Ok(None)
+}
+
+/// A daemon whose directory or store is served by a daemon, maybe itself, would wait for itself.
+fn refuse_inside_ours(path: &Path, what: &str) -> Result<()> {
+    let mounts = fuse::mounts()?;
+    match mounts.iter().find(|m| m.is_ours() && path.starts_with(&m.mountpoint)) {
+        Some(m) => Err(Error::invalid(format!("the {what} is inside a mounted workspace, {}", m.mountpoint.display()))
+            .at(path.display())
+            .hint("put it on a local file system")),
+        None => Ok(()),
+    }
 }
 
 /// `statfs` is always a request; without a daemon it fails at once. A mount that does not answer at all is alive.

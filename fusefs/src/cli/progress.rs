@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use hiloop_engine::context::StoreContext;
 use hiloop_env::Env;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use parking_lot::Mutex;
@@ -100,6 +101,22 @@ impl Progress {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
+    }
+}
+
+/// Waits for `work` over a store and shows what the store gave so far.
+pub(super) async fn over_store<T>(doing: &str, context: &StoreContext, out: Output, work: impl Future<Output = T>) -> T {
+    let progress = Progress::start(doing, out, context.env());
+    let mut work = std::pin::pin!(work);
+    let mut tick = tokio::time::interval(QUIET / 4);
+    loop {
+        tokio::select! {
+            done = &mut work => return done,
+            _ = tick.tick() => {
+                let s = context.store().stats();
+                progress.words(&format!("{} requests, {} read", s.requests(), show_size(s.bytes_in)));
+            }
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use hiloop_types::{Error, Nonce};
 use super::args::{Delete, DeletedArg, Fsck, Gc};
 use super::failure::{Done, Failure};
 use super::output::Output;
-use super::progress::Progress;
+use super::progress::over_store;
 use super::size::show_size;
 use super::store::{self, Missing};
 
@@ -44,10 +44,8 @@ pub(super) async fn gc(args: Gc, out: Output, env: &Env) -> Done {
         })?),
     };
     let context = store::open(&args.store, Missing::Refuse, env).await?;
-    let progress = Progress::start("gc", out, env);
-    progress.words("marking and sweeping");
-    let report = gc_in(&context, GcOptions { dry_run: args.dry_run, grace: args.grace, drop }).await?;
-    std::mem::drop(progress);
+    let options = GcOptions { dry_run: args.dry_run, grace: args.grace, drop };
+    let report = over_store("gc", &context, out, gc_in(&context, options)).await?;
     Ok(out.result(&report, gc_text)?)
 }
 
@@ -72,7 +70,8 @@ fn gc_text(r: &GcReport) -> String {
 
 pub(super) async fn fsck(args: Fsck, out: Output, env: &Env) -> Done {
     let context = store::open(&args.store, Missing::Refuse, env).await?;
-    let report = fsck_in(&context, &FsckOptions { deep: args.deep, source: args.source }).await?;
+    let options = FsckOptions { deep: args.deep, source: args.source };
+    let report = over_store("fsck", &context, out, fsck_in(&context, &options)).await?;
     out.result(&report, fsck_text)?;
     let clean = report.missing_total == 0 && report.corrupt_total == 0 && report.structure.is_empty();
     if clean { Ok(()) } else { Err(Failure::Shown) }

@@ -161,11 +161,12 @@ pub async fn mounts(daemons: &[Client], of: &Selector) -> Result<Vec<Found>> {
 pub async fn one(target: &Target, cache_dir: Option<&Path>, default: &Path) -> Result<Found> {
     let daemons = candidates(cache_dir, default);
     let mut found = mounts(&daemons, &target.selector()).await?;
-    if found.is_empty()
-        && let Target::Mountpoint(path) = target
-        && let Some(real) = through_parent(path)
-    {
-        found = mounts(&daemons, &Target::Mountpoint(real).selector()).await?;
+    if let Target::Mountpoint(path) = target {
+        for real in other_spellings(path) {
+            if found.is_empty() {
+                found = mounts(&daemons, &Target::Mountpoint(real).selector()).await?;
+            }
+        }
     }
     match (found.pop(), found.is_empty()) {
         (Some(one), true) => Ok(one),
@@ -177,10 +178,13 @@ pub async fn one(target: &Target, cache_dir: Option<&Path>, default: &Path) -> R
     }
 }
 
-/// The same path with symbolic links of its parent resolved; the last part may be a dead mount and is left alone.
-fn through_parent(path: &Path) -> Option<PathBuf> {
-    let real = path.parent()?.canonicalize().ok()?.join(path.file_name()?);
-    (real != path).then_some(real)
+/// The same place with symbolic links resolved: those on the way, and the last part where it is one itself. What the last part leads to
+/// may be a dead mount and is not asked.
+pub fn other_spellings(path: &Path) -> Vec<PathBuf> {
+    let on_the_way = |p: &Path| Some(p.parent()?.canonicalize().ok()?.join(p.file_name()?));
+    let link = std::fs::read_link(path).ok().map(|to| lexical(&path.parent().unwrap_or(path).join(to)));
+    let all = [on_the_way(path), link.as_deref().and_then(on_the_way)];
+    all.into_iter().flatten().filter(|p| p != path).collect()
 }
 
 fn absent(target: &Target, daemons: &[Client]) -> Result<Error> {
@@ -233,6 +237,18 @@ mod tests {
         assert_eq!(cache_dir_of(&line(&["vi", "daemon", "--cache-dir", "/c"])), None);
         assert_eq!(cache_dir_of(&line(&["sandbox-workspace", "daemon", "--cache-dir"])), None);
         assert_eq!(cache_dir_of(b""), None);
+    }
+
+    #[test]
+    fn symbolic_links_lead_to_the_mount_point() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = temp.path().canonicalize().unwrap();
+        fs::create_dir_all(dir.join("real/m")).unwrap();
+        std::os::unix::fs::symlink("real", dir.join("way")).unwrap();
+        std::os::unix::fs::symlink("way/m", dir.join("last")).unwrap();
+        assert_eq!(other_spellings(&dir.join("way/m")), [dir.join("real/m")]);
+        assert_eq!(other_spellings(&dir.join("last")), [dir.join("real/m")]);
+        assert!(other_spellings(&dir.join("real/m")).is_empty());
     }
 
     #[test]

@@ -6,8 +6,8 @@
 
 pub mod client;
 pub mod find;
-pub mod protocol;
 mod mounts;
+pub mod protocol;
 mod server;
 mod shutdown;
 pub mod socket;
@@ -100,7 +100,12 @@ impl Daemon {
 ///
 /// # Errors
 /// Why it could not start: `Conflict` where another process has the directory.
-pub async fn run(options: Options, env: Env, otlp: Option<crate::telemetry::OtlpMetrics>, ready: impl FnOnce() -> Result<()>) -> Result<()> {
+pub async fn run(
+    options: Options,
+    env: Env,
+    otlp: Option<crate::telemetry::OtlpMetrics>,
+    ready: impl FnOnce() -> Result<()>,
+) -> Result<()> {
     let opening = (options.clone(), env.clone());
     // Recovery blocks, and needs the runtime for what it starts.
     let daemon = tokio::task::block_in_place(|| Daemon::open(opening.0, opening.1))?;

@@ -419,7 +419,9 @@ impl Daemon {
             };
             if close {
                 match (published, daemon.let_go(&workspace, LET_GO).await) {
-                    (Ok(_), Ok(r)) => tracing::info!(workspace = %key.1, published = r.published, released = r.released, "the rest is published"),
+                    (Ok(_), Ok(r)) => {
+                        tracing::info!(workspace = %key.1, published = r.published, released = r.released, "the rest is published")
+                    }
                     (Err(e), _) | (_, Err(e)) => tracing::warn!(workspace = %key.1, error = %e, "the rest was not published"),
                 }
             }

@@ -7,7 +7,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use hiloop_env::Env;
-use hiloop_types::{Error, ErrorKind, Result, ResultExt};
+use hiloop_types::{Error, ErrorKind, Result, ResultExt, limits};
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
@@ -17,6 +17,8 @@ use super::protocol::{Body, Call, Fault, Hello, Reply};
 
 /// A daemon may take this long to open its directory: recovery reads the whole journal.
 const STARTS: Duration = Duration::from_secs(600);
+/// A log that is longer when a daemon starts is put aside as `daemon.log.1`; an older one is dropped.
+const LOG_MAX: u64 = 16 * limits::MIB;
 /// How often a daemon that another client starts is looked for.
 const LOOK: Duration = Duration::from_millis(20);
 /// Times that a daemon may end between its start and the call: each is one that ended because nothing was mounted.
@@ -73,6 +75,10 @@ pub async fn ensure(client: &Client, arguments: &[std::ffi::OsString], env: &Env
 async fn spawn(dir: &Path, arguments: &[std::ffi::OsString]) -> Result<()> {
     let program = std::env::current_exe().at("the program's own path")?;
     let log_path = log_file(dir);
+    if std::fs::metadata(&log_path).is_ok_and(|m| m.len() > LOG_MAX) {
+        let old = log_path.with_extension("log.1");
+        std::fs::rename(&log_path, &old).at(old.display())?;
+    }
     let log = OpenOptions::new().create(true).append(true).mode(0o600).open(&log_path).at(log_path.display())?;
     let mut command = Command::new(&program);
     command.arg("daemon").arg("--cache-dir").arg(dir).args(arguments).args(["--foreground", "--detached"]);

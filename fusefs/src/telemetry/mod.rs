@@ -137,9 +137,10 @@ impl OtlpMetrics {
 /// # Errors
 /// `Invalid` for a filter or endpoint that cannot be used.
 pub fn start(telemetry: &Telemetry) -> Result<Exporting> {
-    let filter = EnvFilter::builder()
-        .parse(&telemetry.filter)
-        .map_err(|e| Error::invalid(format!("the log filter {:?} cannot be read: {e}", telemetry.filter)).hint("write a level, or target=level: info, hiloop_engine=debug"))?;
+    let filter = EnvFilter::builder().parse(&telemetry.filter).map_err(|e| {
+        Error::invalid(format!("the log filter {:?} cannot be read: {e}", telemetry.filter))
+            .hint("write a level, or target=level: info, hiloop_engine=debug")
+    })?;
     let lines: Box<dyn Layer<Registry> + Send + Sync> = match telemetry.format {
         LogFormat::Text => {
             let colours = std::io::stderr().is_terminal();
@@ -156,7 +157,11 @@ pub fn start(telemetry: &Telemetry) -> Result<Exporting> {
         let ours = EnvFilter::new("off,hiloop_fusefs=info,hiloop_engine=info");
         tracing_opentelemetry::layer().with_tracer(t.tracer(SERVICE)).with_filter(ours)
     });
-    tracing_subscriber::registry().with(lines).with(spans).try_init().map_err(|e| Error::internal(format!("logging was started twice: {e}")))?;
+    tracing_subscriber::registry()
+        .with(lines)
+        .with(spans)
+        .try_init()
+        .map_err(|e| Error::internal(format!("logging was started twice: {e}")))?;
     Ok(exporting)
 }
 
@@ -181,7 +186,9 @@ fn check_endpoint(endpoint: &str) -> Result<()> {
     let url = url::Url::parse(endpoint).map_err(|e| Error::invalid(format!("the OTLP endpoint is no URL: {e}")).hint(form))?;
     match url.scheme() {
         "http" if url.has_host() => Ok(()),
-        "https" => Err(Error::invalid("OTLP over TLS is not built in").at(endpoint).hint("send to a collector on this machine, which forwards over TLS")),
+        "https" => Err(Error::invalid("OTLP over TLS is not built in")
+            .at(endpoint)
+            .hint("send to a collector on this machine, which forwards over TLS")),
         other => Err(Error::invalid(format!("an OTLP endpoint cannot be of scheme {other:?}")).at(endpoint).hint(form)),
     }
 }
