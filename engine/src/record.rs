@@ -7,6 +7,7 @@
 //! | [`CUT`] | name of a snapshot, cut at this record |
 //! | [`ATTEMPT`] | nonce of a head swap that is about to be sent |
 //! | [`PUBLISHED`] | JSON [`PublishedDoc`]: a confirmed head |
+//! | [`CUT_DONE`] | name of a snapshot whose object is confirmed, or will never be put |
 //! | [`CLOSED`] | empty: the stream needs nothing from the journal any more |
 //!
 //! A batch is: version byte, zig-zag deltas of (inodes, bytes), next inode number, number of changes, then each change: operation byte,
@@ -31,6 +32,8 @@ pub const CUT: u8 = 3;
 pub const ATTEMPT: u8 = 4;
 /// Record kind: a head was confirmed.
 pub const PUBLISHED: u8 = 5;
+/// Record kind: a snapshot's object is settled.
+pub const CUT_DONE: u8 = 7;
 /// Record kind: the stream is done.
 pub const CLOSED: u8 = 6;
 

@@ -201,9 +201,15 @@ impl Engine {
         if !a.draining {
             return Err(already(&key.1));
         }
-        a.draining = false;
         let w = a.workspace.clone();
-        *w.0.standing.write() = Standing::Live;
+        {
+            let mut standing = w.0.standing.write();
+            if matches!(*standing, Standing::Closed) {
+                *standing = Standing::Live;
+            }
+            standing.check(&key.1)?;
+        }
+        a.draining = false;
         w.0.replicator.resume();
         let status = w.status();
         let report = AttachReport {
@@ -305,6 +311,11 @@ impl Engine {
         }
         // The head may stand ahead of the last confirmation that was journalled.
         let sequence = Seqno(found.doc.sequence);
+        if sequence > self.0.node.journal.accepted() {
+            // Its own journal lost what it published: new records would be numbered like old ones.
+            tracing::error!(workspace = %request.name, head = %sequence, "the journal ends before the published head; opening anew");
+            return Ok(None);
+        }
         let folded = tail.fold(sequence).at("the node's journal")?;
         let lost_window = found.doc.lost_window.unwrap_or(LostWindow::None);
         Ok(Some(Opening {

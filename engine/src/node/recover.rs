@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use hiloop_manifest::tree::RootRef;
 use hiloop_types::{Error, Name, NameKind, ROOT_INO, Result, Seqno, Session, WriterEpoch};
 use serde::Serialize;
 
 use super::attach::Opening;
 use super::tail::Tail;
 use super::{AttachRequest, Attached, Engine, OpenStore};
-use crate::catalog::{FORMAT, Found, Head, Intent, IntentKind, LostWindow, Parent, ParentKind};
+use crate::catalog::{BaseRoot, FORMAT, Found, Head, Intent, IntentKind, LostWindow, Parent, ParentKind};
 use crate::layer::Layer;
 use crate::record::StreamDoc;
 use crate::workspace::{INO_RESERVE, Workspace, release_head, replicate};
@@ -57,17 +58,39 @@ impl Engine {
         Ok(out)
     }
 
+    /// The published tree that the tail stands on: what the take-over cut off, which is what collection keeps (`protocols.md` 7.1). This
+    /// node may have seen less confirmed than it published.
+    async fn protected_root(&self, store: &OpenStore, tail: &Tail) -> Result<(Option<RootRef>, Seqno, Vec<BaseRoot>)> {
+        let old = &tail.stream.doc;
+        let head = store.catalog.get::<Head>(old.name.as_str()).await?.map(|f| f.doc);
+        if let Some(h) = head.as_ref().filter(|h| h.session == Some(old.session)) {
+            return Ok((h.root, Seqno(h.sequence), h.bases.clone()));
+        }
+        let pending = head.and_then(|h| h.cut_off).filter(|c| c.session == Some(old.session));
+        let cut_off = match pending {
+            Some(c) => Some(c),
+            None => store.catalog.cut_off(&old.name, old.epoch).await?.map(|f| f.doc).filter(|c| c.session == Some(old.session)),
+        };
+        match cut_off {
+            Some(c) => Ok((c.root, Seqno(c.sequence), c.bases)),
+            None => Err(Error::not_found(format!(
+                "what workspace {} had published in epoch {} is protected by nothing any more",
+                old.name, old.epoch
+            ))
+            .hint("the workspace was deleted, or the tail is older than 30 days: its tree may be collected")),
+        }
+    }
+
     async fn recover_tail(&self, store: &OpenStore, store_url: &str, tail: Tail) -> Result<Recovered> {
         let old = &tail.stream.doc;
-        let published = tail.published();
-        let root = tail.stream.published.as_ref().map(|p| p.root).or(old.root);
+        let (root, published, bases) = self.protected_root(store, &tail).await?;
         let folded = tail.fold(published)?;
         let (bytes, operations) = folded.backlog();
         let intent = Intent {
             format: FORMAT,
             nonce: store.catalog.nonce(),
             holder: self.0.options.node.to_string(),
-            kind: IntentKind::Fork { root, bases: old.bases.clone() },
+            kind: IntentKind::Fork { root, bases: bases.clone() },
             created: store.catalog.now(),
         };
         store.catalog.create(&intent).await?;
@@ -82,7 +105,7 @@ impl Engine {
             root,
             sequence: 0,
             parent: Some(Parent { kind: ParentKind::Tail, name: old.name.clone(), epoch: old.epoch, sequence: folded.last.0 }),
-            bases: old.bases.clone(),
+            bases,
             inode_limit: folded.next_ino.max(ROOT_INO.0 + 1) + INO_RESERVE,
             quota: None,
             domain: old.domain.clone(),

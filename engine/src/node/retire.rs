@@ -71,7 +71,7 @@ impl Engine {
         let mut workspaces = self.0.workspaces.lock();
         // It may have been put aside before, and another opening of the same workspace may stand here now.
         if workspaces.get(&key).is_some_and(|a| a.workspace.session() == workspace.session()) {
-            let tail = Tail::of_layers(stream, workspace.layers(), workspace.accepted());
+            let tail = Tail::of_layers(stream, workspace.layers());
             tails.insert(workspace.session(), tail);
             workspaces.remove(&key);
         }
@@ -119,8 +119,9 @@ impl Workspace {
             next_ino: s.next_ino,
             domain: shared.domain.clone(),
         };
+        let cuts = s.sealed.iter().flat_map(|l| l.cuts.iter().map(|n| (l.last, n.clone()))).collect();
         let published = s.root.filter(|_| s.published > Seqno(0)).map(|root| PublishedDoc { sequence: s.published, root });
-        let state = StreamState { doc, published, nonces, next_ino: s.next_ino, foreign: false };
+        let state = StreamState { doc, published, nonces, next_ino: s.next_ino, cuts, foreign: false };
         (state, needed, slabs)
     }
 }

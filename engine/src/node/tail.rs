@@ -45,7 +45,6 @@ impl StreamState {
 pub(crate) struct Tail {
     pub stream: StreamState,
     records: Vec<(Seqno, Batch, u64)>,
-    last: Seqno,
     closed: bool,
     /// Layers below the records: those that the index holds, or all of a workspace that was attached and fenced.
     layers: Vec<Arc<Layer>>,
@@ -94,11 +93,11 @@ fn after(totals: Totals, layer: &Layer) -> Totals {
 
 impl Tail {
     pub fn new(stream: StreamState) -> Self {
-        Self { stream, records: Vec::new(), last: Seqno(0), closed: false, layers: Vec::new() }
+        Self { stream, records: Vec::new(), closed: false, layers: Vec::new() }
     }
     /// The tail of a workspace that was attached here and fenced.
-    pub fn of_layers(stream: StreamState, layers: Vec<Arc<Layer>>, last: Seqno) -> Self {
-        Self { last, layers, ..Self::new(stream) }
+    pub fn of_layers(stream: StreamState, layers: Vec<Arc<Layer>>) -> Self {
+        Self { layers, ..Self::new(stream) }
     }
     pub fn published(&self) -> Seqno {
         self.stream.published.as_ref().map_or(Seqno(0), |p| p.sequence)
@@ -121,7 +120,6 @@ impl Tail {
 
     /// Takes one record of the stream.
     pub fn take(&mut self, r: &RecoveredRecord<'_>) -> Result<()> {
-        self.last = r.seqno;
         match r.kind {
             CHANGES => {
                 let staged: Vec<_> = r.staged.iter().map(staged_at).collect();
@@ -181,7 +179,7 @@ impl Tail {
     /// Folds the records above `published` into layers, one per cut. A cut at `published` whose object is not settled is a layer without
     /// changes: its snapshot is put, or found to be there.
     pub fn fold(&self, published: Seqno) -> Result<Folded> {
-        let mut out = Folded { layers: VecDeque::new(), active: Layer::default(), next_ino: self.stream.next_ino, last: self.last.max(published) };
+        let mut out = Folded { layers: VecDeque::new(), active: Layer::default(), next_ino: self.stream.next_ino, last: published };
         for (at, name) in self.stream.cuts.iter().filter(|(s, _)| *s == published) {
             seal(&mut out, *at, name);
         }
@@ -203,6 +201,8 @@ impl Tail {
         for (at, name) in cuts {
             seal(&mut out, *at, name);
         }
+        // Attempts and confirmations have numbers too, but nothing of them is ever published: who waits for one waits for ever.
+        out.last = out.layers.back().map_or(published, |l| l.last).max(out.active.last);
         Ok(out)
     }
 }
@@ -258,6 +258,29 @@ pub(crate) fn take(tails: &mut std::collections::HashMap<Session, Tail>, r: &Rec
 mod tests {
     use super::*;
     use hiloop_types::Ino;
+
+    /// Found by the power-cut suite: `flush` after a restart waited for the number of a confirmation.
+    #[test]
+    fn the_last_accepted_number_is_that_of_a_change_or_a_cut() {
+        let doc = StreamDoc {
+            store: "file:///s".into(),
+            name: Name::new(NameKind::Workspace, "w").unwrap(),
+            epoch: WriterEpoch(1),
+            session: Session(1),
+            nonce: Nonce(1),
+            root: None,
+            bases: Vec::new(),
+            next_ino: 2,
+            domain: Name::new(NameKind::Domain, "default").unwrap(),
+        };
+        let mut tail = Tail::new(StreamState { nonces: Vec::new(), next_ino: 2, published: None, cuts: Vec::new(), foreign: false, doc });
+        let (changes, _) = Batch::default().encode();
+        for (seqno, kind, body) in [(4, CHANGES, changes.as_slice()), (6, CUT, &b"s"[..]), (9, ATTEMPT, &[0; 8][..])] {
+            tail.take(&RecoveredRecord { seqno: Seqno(seqno), stream: 1, kind, body, staged: &[] }).unwrap();
+        }
+        assert_eq!(tail.fold(Seqno(0)).unwrap().last, Seqno(6));
+        assert_eq!(tail.fold(Seqno(8)).unwrap().last, Seqno(8), "all of it is published");
+    }
 
     /// Found by the power-cut suite: a snapshot cut before a restart was published with the counts of the tree before it, from which
     /// all later ones went on.

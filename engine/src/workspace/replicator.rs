@@ -21,7 +21,7 @@ use super::seal::Sealing;
 use super::{Done, Shared, Standing, Workspace};
 use crate::catalog::{CutOff, FORMAT, Found, Head, LineageEvent, LineageKind, Release, SnapshotDoc};
 use crate::layer::Layer;
-use crate::record::{ATTEMPT, CUT, PUBLISHED, PublishedDoc};
+use crate::record::{ATTEMPT, CUT, CUT_DONE, PUBLISHED, PublishedDoc};
 use crate::ship::{Origin, Shipper};
 
 /// First pause after a failed publish; doubles up to [`PAUSE_MAX`].
@@ -461,6 +461,8 @@ async fn put_snapshot(shared: &Arc<Shared>, name: &Name, layer: &Layer, root: Ro
         };
         shared.catalog.put(&event).await?;
     }
+    // Not flushed: where it is lost, the object is found to be there.
+    shared.node.journal.append(Class::Reserve, shared.stream(), CUT_DONE, &[name.as_str().as_bytes()], &[])?;
     if let Some(done) = shared.replicator.inner.lock().cuts.remove(name) {
         done(result);
     }

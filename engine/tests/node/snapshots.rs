@@ -63,3 +63,31 @@ fn a_read_only_opening_reads_under_a_lease_and_changes_nothing() {
     drop(ro);
     crate::kit::eventually("the lease is given back", || leases() == 0);
 }
+
+#[test]
+fn a_local_snapshot_survives_a_kill_between_the_head_and_its_object() {
+    use hiloop_engine::catalog::{Catalog, SnapshotDoc};
+    use hiloop_env::Env;
+    use hiloop_store::faults::{Fault, Faults, Rule};
+    use hiloop_types::ErrorKind;
+
+    let faults = Faults::default();
+    let world = World::over(hiloop_store::Store::memory(Env::real()).wrapped(|b| faults.wrap(b)));
+    let engine = world.node("n1");
+    let w = world.attach(&engine, "ws");
+    put(&w, "f", b"cut");
+    let refused = faults.inject(Rule::on(Fault::Before(ErrorKind::Unavailable)).key("snapshots/s1").after(1).times(u64::MAX));
+    let cut = world.runtime.block_on(w.snapshot(&name("s1"), |_| {})).unwrap();
+    crate::kit::eventually("the head stands at the cut and the snapshot is not put", || refused.fired() > 0);
+    put(&w, "f", b"later");
+    let engine = world.kill(engine, "n1", "n1-again");
+    refused.release();
+    faults.calm();
+    let w = world.attach(&engine, "ws");
+    let catalog = Catalog::new(world.store.clone(), Env::real());
+    let found = || world.runtime.block_on(catalog.get::<SnapshotDoc>("s1")).unwrap();
+    crate::kit::eventually("the snapshot is put", || found().is_some());
+    assert_eq!(found().unwrap().doc.sequence, cut.0);
+    assert_eq!(read(&world.fork(&engine, "fork", "snapshot:s1"), "f").unwrap(), b"cut");
+    assert_eq!(read(&w, "f").unwrap(), b"later");
+}
