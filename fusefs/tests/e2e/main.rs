@@ -1,9 +1,12 @@
 //! The real program, through the kernel, on a directory store. Needs root and `/dev/fuse`.
 
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test fails by panicking, and says why on standard error")]
+
 mod commands;
 mod crash;
 mod errors;
 mod journey;
 mod lifecycle;
+mod powercut;
 mod rig;
 mod takeover;
