@@ -52,7 +52,7 @@ fn deletion(
     root: Option<hiloop_manifest::tree::RootRef>,
     bases: Vec<crate::catalog::BaseRoot>,
 ) -> Deleted {
-    Deleted { format: FORMAT, nonce: ctx.catalog.nonce(), kind, name: name.clone(), of, root, bases, at: ctx.catalog.now() }
+    Deleted { format: FORMAT, nonce: ctx.catalog.nonce(), kind, name: name.clone(), of, root, bases, owned: false, at: ctx.catalog.now() }
 }
 
 fn report(deleted: Deleted) -> DeleteReport {
@@ -87,7 +87,8 @@ async fn delete_workspace(ctx: &StoreContext, name: &Name, force: bool) -> Resul
                 .at(ctx.store().name())
                 .hint("unmount it there, or delete it with --force: what that node has not published is then lost"));
         }
-        let deleted = deletion(ctx, DeletedKind::Workspace, name, head.nonce, head.root, head.bases.clone());
+        let owned = head.session.is_some() && head.release.is_none();
+        let deleted = Deleted { owned, ..deletion(ctx, DeletedKind::Workspace, name, head.nonce, head.root, head.bases.clone()) };
         c.create(&deleted).await?;
         if bury(ctx, head, &version).await? {
             return Ok(report(deleted));

@@ -6,7 +6,7 @@
 
 use futures::StreamExt;
 use futures::stream;
-use hiloop_types::{Error, Name, NameKind, Result, WriterEpoch};
+use hiloop_types::{Error, ErrorKind, Name, NameKind, Result, WriterEpoch};
 use serde::Serialize;
 
 use crate::catalog::{FORMAT, Head, Intent, IntentKind, PUBLIC_DOMAIN, Parent, ParentKind};
@@ -73,7 +73,10 @@ pub async fn fork(ctx: &StoreContext, source: &str, names: &[String], options: &
         };
         ctx.catalog.create(&intent).await?;
         let done = under_intent(ctx, &found, names, &domain, options, &intent).await;
-        if let Err(e) = ctx.catalog.remove::<Intent>(&intent.nonce.to_string()).await {
+        if unsettled(&done) {
+            // A child's head whose answer was lost may still appear: until somebody drops the intent, its tree stays.
+            tracing::warn!(intent = %intent.nonce, "a child is unsettled, so the intent of this fork stays; gc lists it and --drop removes it");
+        } else if let Err(e) = ctx.catalog.remove::<Intent>(&intent.nonce.to_string()).await {
             tracing::warn!(error = %e, intent = %intent.nonce, "the intent of a fork stays behind; gc lists it and --drop removes it");
         }
         match done? {
@@ -82,6 +85,15 @@ pub async fn fork(ctx: &StoreContext, source: &str, names: &[String], options: &
         }
     }
     Err(Error::conflict(format!("{} moves faster than it can be forked", found.qualified())).hint("take a snapshot and fork that"))
+}
+
+fn unsettled(done: &Result<Attempt>) -> bool {
+    let lost = |e: &Error| e.kind() == ErrorKind::Unavailable;
+    match done {
+        Ok(Attempt::Done(children)) => children.iter().any(|c| c.error.as_ref().is_some_and(lost)),
+        Ok(Attempt::Moved(_)) => false,
+        Err(e) => lost(e),
+    }
 }
 
 enum Attempt {

@@ -128,7 +128,8 @@ pub async fn gc(ctx: &StoreContext, options: GcOptions) -> Result<GcReport> {
     let forwards = read_forwards(ctx).await?;
 
     let mut passes = Passes::new(ctx, Marks::new(forwards), &deletions.over);
-    passes.protect(first_intents.iter().map(|f| &f.doc));
+    // These may be gone by the time the first pass lists intents, and what they were for may come behind its listing of heads.
+    passes.first(first_intents.iter().map(|f| &f.doc)).await?;
     passes.run().await?;
     let mut marks = passes.marks;
     let moved = marks.follow(ctx.store()).await?;
@@ -201,7 +202,8 @@ async fn is_over(ctx: &StoreContext, deleted: &Deleted) -> Result<bool> {
         DeletedKind::Snapshot => c.get::<SnapshotDoc>(name).await?.map(|f| f.doc.nonce),
         DeletedKind::Base => c.get::<BaseDoc>(name).await?.map(|f| f.doc.nonce),
     };
-    Ok(now != Some(deleted.of))
+    let kept = deleted.owned && deleted.at + CUT_OFF_KEPT.as_secs() >= c.now();
+    Ok(now != Some(deleted.of) && !kept)
 }
 
 async fn delete_all(ctx: &StoreContext, keys: Vec<String>) -> Result<u64> {

@@ -73,6 +73,10 @@ pub struct Deleted {
     pub root: Option<RootRef>,
     /// Its base roots.
     pub bases: Vec<BaseRoot>,
+    /// True for a workspace that an opening still owned (`--force`): that opening may be about to name the root in a snapshot, and its
+    /// tail stands on it, so the root is kept as long as a cut-off is.
+    #[serde(default)]
+    pub owned: bool,
     /// Seconds since 1970.
     pub at: u64,
 }

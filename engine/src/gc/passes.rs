@@ -62,11 +62,22 @@ impl<'a> Passes<'a> {
         }
     }
 
-    /// Protects what these intents are about to put.
-    pub(super) fn protect<'d>(&mut self, intents: impl Iterator<Item = &'d Intent>) {
+    /// Takes the intents that stood before anything was marked.
+    pub(super) async fn first<'d>(&mut self, intents: impl Iterator<Item = &'d Intent>) -> Result<()> {
         for intent in intents {
-            if let IntentKind::Repack { pack } = &intent.kind {
+            self.intent(intent).await?;
+        }
+        Ok(())
+    }
+
+    /// Marks what an intent is about to name, or protects what it is about to put.
+    async fn intent(&mut self, intent: &Intent) -> Result<()> {
+        self.name(key(intent));
+        match &intent.kind {
+            IntentKind::Fork { root, bases } => self.trees(root.as_ref(), bases).await.at(key(intent)),
+            IntentKind::Repack { pack } => {
                 self.guards.packs.insert(*pack);
+                Ok(())
             }
         }
     }
@@ -121,15 +132,12 @@ impl<'a> Passes<'a> {
         }
         for found in c.list::<Intent>().await? {
             let d = found.doc;
-            self.name(key(&d));
-            self.protect(std::iter::once(&d));
-            match &d.kind {
-                IntentKind::Fork { root, bases } => {
-                    self.hold("fork", Some(d.nonce), None, &d.holder, d.created);
-                    self.trees(root.as_ref(), bases).await.at(key(&d))?;
-                }
-                IntentKind::Repack { .. } => self.hold("repack", Some(d.nonce), None, &d.holder, d.created),
-            }
+            let what = match &d.kind {
+                IntentKind::Fork { .. } => "fork",
+                IntentKind::Repack { .. } => "repack",
+            };
+            self.hold(what, Some(d.nonce), None, &d.holder, d.created);
+            self.intent(&d).await?;
         }
         Ok(())
     }

@@ -83,6 +83,10 @@ async fn finish(ctx: &StoreContext, rewrite: Rewrite, report: &mut GcReport) -> 
     }
     .await;
     report.bytes_repacked += size;
+    if done.as_ref().is_err_and(|e: &Error| e.kind() == ErrorKind::Unavailable) {
+        // A forward whose answer was lost may still appear: until somebody drops the intent, its pack stays.
+        return done;
+    }
     ctx.catalog.remove::<Intent>(&intent.nonce.to_string()).await?;
     done
 }

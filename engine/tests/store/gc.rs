@@ -286,6 +286,9 @@ async fn a_sparse_pack_is_rewritten_forwarded_and_then_goes() {
     delete(&ctx, DeletedKind::Workspace, "w", true).await.unwrap();
     delete(&ctx, DeletedKind::Workspace, "child", true).await.unwrap();
     collect(&bench).await;
+    assert_eq!(bench.keys("forwards").await.len(), 1, "an owner that was deleted under its feet may still name its root");
+    bench.clock.advance(Duration::from_secs(31 * 86400));
+    collect(&bench).await;
     assert!(bench.keys("forwards").await.is_empty(), "a forward lives while a root names its old pack");
     assert_clean(&ctx).await;
 }

@@ -4,6 +4,7 @@
 use hiloop_engine::catalog::{DeletedKind, Head};
 use hiloop_engine::delete::delete;
 use hiloop_engine::fork::{ForkOptions, fork};
+use hiloop_engine::fsck::{FsckOptions, fsck};
 use hiloop_engine::gc::{GcOptions, GcReport, gc};
 use hiloop_manifest::schema::FileKind;
 use hiloop_store::Call;
@@ -114,44 +115,61 @@ async fn fork_and_delete_run_around_the_listing() {
 
 #[tokio::test]
 async fn a_chain_of_forks_that_no_listing_shows_keeps_its_root() {
-    // At each listing of heads the tree's only name is one that is gone when it is read.
-    let bench = Bench::memory(88);
-    let ctx = bench.ctx();
-    sparse(&bench).await.release().await;
-    let (slow, faults) = bench.faulty();
-    let heads = || Rule::on(Fault::StallAnswer).call(Call::List).key("heads");
-    let mut at = faults.inject(heads());
-    let run = tokio::spawn(async move { gc(&slow, GcOptions::default()).await });
-    for (from, to) in [("w", "x"), ("x", "y")] {
-        at.reached(1).await;
-        fork_one(&ctx, &format!("workspace:{from}"), to).await;
-        delete(&ctx, DeletedKind::Workspace, from, false).await.unwrap();
-        let next = faults.inject(heads());
+    // At each listing of heads the tree's only name is one that is gone when it is read. The deletion objects keep the root: without them
+    // (the control) it is lost.
+    for guarded in [true, false] {
+        let bench = Bench::memory(88);
+        let ctx = bench.ctx();
+        sparse(&bench).await.release().await;
+        let (slow, faults) = bench.faulty();
+        let heads = || Rule::on(Fault::StallAnswer).call(Call::List).key("heads");
+        let mut at = faults.inject(heads());
+        let run = tokio::spawn(async move { gc(&slow, GcOptions::default()).await });
+        for (from, to) in [("w", "x"), ("x", "y")] {
+            at.reached(1).await;
+            fork_one(&ctx, &format!("workspace:{from}"), to).await;
+            delete(&ctx, DeletedKind::Workspace, from, false).await.unwrap();
+            if !guarded {
+                for key in bench.keys("deleted").await {
+                    bench.store.delete(&key).await.unwrap();
+                }
+            }
+            let next = faults.inject(heads());
+            at.release();
+            at = next;
+        }
         at.release();
-        at = next;
+        run.await.unwrap().unwrap();
+        assert!(ctx.catalog.live_head(&name("y")).await.is_ok());
+        let report = fsck(&bench.ctx(), &FsckOptions { deep: true, source: None }).await.unwrap();
+        assert_eq!(report.is_clean(), guarded, "{report:#?}");
     }
-    at.release();
-    run.await.unwrap().unwrap();
-    assert!(ctx.catalog.live_head(&name("y")).await.is_ok());
-    assert_clean(&bench.ctx()).await;
 }
 
 #[tokio::test]
 async fn a_rewritten_pack_is_protected_before_its_forward_is_there() {
-    let bench = Bench::memory(89);
-    sparse(&bench).await;
-    let (first, at_forward) = stopped(&bench, Rule::on(Fault::Stall).call(Call::Create).key("forwards/")).await;
-    let packs = bench.packs().await;
-    // The second has swept when it comes to rewrite.
-    let (second, at_intent) = stopped(&bench, Rule::on(Fault::Stall).call(Call::Create).key("intents/")).await;
-    assert_eq!(bench.packs().await, packs);
-    at_forward.release();
-    first.await.unwrap().unwrap();
-    at_intent.release();
-    second.await.unwrap().unwrap();
-    for _ in 0..3 {
-        collect(&bench).await;
-        assert_clean(&bench.ctx()).await;
+    // By its intent: without it (the control) another collector sweeps the new pack, and the old one must then stay.
+    for guarded in [true, false] {
+        let bench = Bench::memory(89);
+        sparse(&bench).await;
+        let (first, at_forward) = stopped(&bench, Rule::on(Fault::Stall).call(Call::Create).key("forwards/")).await;
+        if !guarded {
+            for key in bench.keys("intents").await {
+                bench.store.delete(&key).await.unwrap();
+            }
+        }
+        let packs = bench.packs().await;
+        // The second has swept when it comes to rewrite.
+        let (second, at_intent) = stopped(&bench, Rule::on(Fault::Stall).call(Call::Create).key("intents/")).await;
+        assert_eq!(bench.packs().await == packs, guarded);
+        at_forward.release();
+        first.await.unwrap().unwrap();
+        at_intent.release();
+        second.await.unwrap().unwrap();
+        for _ in 0..3 {
+            collect(&bench).await;
+            assert_clean(&bench.ctx()).await;
+        }
     }
 }
 

@@ -30,13 +30,15 @@ pub(super) struct Core {
 
 impl Core {
     pub(super) fn new(ws: Workspace, env: Env, workers: Arc<Workers>, read_only: bool) -> Arc<Self> {
+        // A workspace that is taken back while it drains may hold unflushed changes of the mount before.
+        let touched = Touched::since(ws.accepted());
         Arc::new(Self {
             ws,
             env,
             workers,
             counters: Counters::default(),
             references: References::default(),
-            touched: Touched::default(),
+            touched,
             listings: Listings::default(),
             held_data: HeldData::default(),
             read_only,
@@ -121,20 +123,18 @@ const TOUCHED: usize = 4096;
 /// a slot holds the highest number, so that sharing only waits longer.
 pub(super) struct Touched(Box<[AtomicU64]>);
 
-impl Default for Touched {
-    fn default() -> Self {
-        Self((0..TOUCHED).map(|_| AtomicU64::new(0)).collect())
-    }
-}
-
 impl Touched {
+    /// Every inode counts as changed by `seqno`.
+    fn since(seqno: Seqno) -> Self {
+        Self((0..TOUCHED).map(|_| AtomicU64::new(seqno.0)).collect())
+    }
     fn slot(&self, ino: Ino) -> &AtomicU64 {
         &self.0[ino.0 as usize % TOUCHED]
     }
     pub(super) fn mark(&self, ino: Ino, seqno: Seqno) {
         self.slot(ino).fetch_max(seqno.0, Relaxed);
     }
-    /// A number that covers every change of `ino` through this mount; 0 where there was none.
+    /// A number that covers every change of `ino`.
     pub(super) fn last(&self, ino: Ino) -> Seqno {
         Seqno(self.slot(ino).load(Relaxed))
     }
@@ -220,10 +220,10 @@ mod tests {
 
     #[test]
     fn a_slot_never_forgets_the_later_change() {
-        let t = Touched::default();
+        let t = Touched::since(Seqno(3));
         t.mark(Ino(1), Seqno(9));
         t.mark(Ino(1 + TOUCHED as u64), Seqno(5));
         assert_eq!(t.last(Ino(1)), Seqno(9));
-        assert_eq!(t.last(Ino(2)), Seqno(0));
+        assert_eq!(t.last(Ino(2)), Seqno(3));
     }
 }
