@@ -255,7 +255,10 @@ impl Shared {
             if !matches!(*standing, Standing::Live) {
                 return;
             }
-            tracing::error!(workspace = %self.name, epoch = %self.epoch, standing = %why, "workspace stops accepting writes");
+            match why {
+                Standing::Closed => tracing::info!(workspace = %self.name, epoch = %self.epoch, "workspace is released"),
+                _ => tracing::error!(workspace = %self.name, epoch = %self.epoch, standing = %why, "workspace stops accepting writes"),
+            }
             *standing = why.clone();
         }
         self.admission.wake_all();

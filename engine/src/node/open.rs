@@ -114,7 +114,8 @@ impl Engine {
             self.checkpoint()?;
         }
         let mut batch = MetaBatch::new();
-        let mut upto = inner.node.journal.accepted();
+        // Only what is on the disk may be let go of: a release is a promise about what recovery finds.
+        let mut upto = inner.node.journal.flushed();
         let mut slabs: HashSet<SlabId> = HashSet::new();
         {
             // Tails first: a workspace stands among the attached before it leaves them, so none is overlooked.

@@ -160,7 +160,7 @@ fn report(unmounted: &Unmounted, out: Output) -> Done {
     if unmounted.left_bytes == 0 {
         return Ok(());
     }
-    out.note("hint: the daemon goes on publishing; mount the workspace again on this node, or `recover`, to have the rest");
+    out.note("hint: what is left is in this node's journal: mount the workspace here again, or, where it was taken over, `recover` it");
     Err(Failure::Shown)
 }
 

@@ -214,7 +214,7 @@ pub struct Unmounted {
     pub workspace: Name,
     /// Last record in a confirmed head.
     pub published: u64,
-    /// Accepted bytes that are not published: they are in the node's journal, and the daemon goes on publishing them.
+    /// Accepted bytes that are not published: they are in the node's journal, which the daemon goes on publishing unless the workspace was fenced.
     pub left_bytes: u64,
     /// True where the head was given back, so that any node may open it.
     pub released: bool,
