@@ -2,16 +2,19 @@
 //!
 //! # Guarantees (`protocols.md` 1), and the test in each cell
 //!
-//! Tests live in `engine/tests/node` unless another path is given; `-` is a cell that cannot happen.
+//! `D`, `F`, `B` and `S` are the modules `durability`, `fencing`, `backlog` and `snapshots` of `engine/tests/node`; `P` is
+//! `powercut::after_a_power_cut_the_workspace_is_a_prefix_that_holds_what_was_fsynced` of `fusefs/tests/e2e`; `J` is
+//! `engine/journal/src/tests`.
 //!
 //! | event | accepted, not fsynced | fsynced (`local`) | published (`replicated`) |
 //! |---|---|---|---|
-//! | daemon dies | `durability::killed_keeps_accepted` | same | same |
-//! | power cut | `durability::power_cut_keeps_a_prefix` | `durability::power_cut_keeps_synced` | `durability::node_lost_keeps_published` |
-//! | flush of the node disk fails | `durability::failed_flush_is_named_and_read_only` | same | same |
-//! | node lost for ever | `fencing::lost_window_is_recorded` | same | `durability::node_lost_keeps_published` |
-//! | fenced by another node | `fencing::fenced_tail_becomes_a_fork` | same | same |
-//! | store slow or away | `backlog::store_away_then_back` | same | same |
+//! | daemon dies | `D::killed_keeps_accepted` | `S::a_local_snapshot_survives_a_kill_between_the_head_and_its_object` | `D::killed_keeps_accepted` |
+//! | power cut | `P` (a prefix) | `P` | `P` (snapshots at the end of each node) |
+//! | flush of the node disk fails | `J` (crash simulation with failing flushes) | same | `D::node_lost_keeps_published` |
+//! | bit rot in the journal | `J` (damage) | same | `D::node_lost_keeps_published` |
+//! | node lost for ever | `F::lost_window_is_recorded` | same | `D::node_lost_keeps_published` |
+//! | fenced by another node | `F::fenced_tail_becomes_a_fork` | same | `F::a_live_writer_is_refused_by_name_and_fenced_on_demand` |
+//! | store slow or away | `B::store_away_then_back` | same | same |
 //!
 //! # Threads and locks
 //!
