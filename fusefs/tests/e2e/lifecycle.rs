@@ -150,6 +150,7 @@ fn an_ordinary_user_mounts_through_fusermount3() {
     command.args(["--mount", "--propagation", "private", "sh", "-c", AS_NOBODY]).env("DIR", rig.dir.path()).env("HOME", &home);
     let out = command.env("HILOOP_STORE", rig.store()).env("XDG_CACHE_HOME", home.join(".cache")).output().unwrap();
     let (stdout, stderr) = (String::from_utf8(out.stdout).unwrap(), String::from_utf8(out.stderr).unwrap());
+    rig.remember_daemon(stdout.lines().next().unwrap_or_default());
     assert!(out.status.success(), "{stdout}{stderr}");
     let rows: Vec<serde_json::Value> = stdout.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
     let [mounted, status, left] = rows.as_slice() else { panic!("{stdout}") };

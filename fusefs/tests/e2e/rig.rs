@@ -137,12 +137,13 @@ impl Rig {
         let ran = self.json(&format!(
             "mount --cache-dir {{{cache}}} --node-name node-{cache} --heartbeat-interval 100ms --heartbeat-watch 600ms {options} {{{place}}}"
         ));
-        if let Ok(v) = serde_json::from_str::<Value>(&ran.stdout)
-            && let Some(pid) = v["pid"].as_i64()
-        {
-            self.daemons.lock().unwrap().push(pid as i32);
-        }
+        self.remember_daemon(&ran.stdout);
         ran
+    }
+    /// The daemon that a mount's output names is ended with the rig.
+    pub fn remember_daemon(&self, mounted: &str) {
+        let pid = serde_json::from_str::<Value>(mounted).ok().and_then(|v| v["pid"].as_i64());
+        self.daemons.lock().unwrap().extend(pid.map(|p| p as i32));
     }
     pub fn status(&self, target: &str) -> Value {
         self.json(&format!("status {target}")).json()
