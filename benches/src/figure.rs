@@ -1,0 +1,91 @@
+//! Figures, and how they are shown.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+use serde_json::Value;
+
+/// What a figure says about its target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// Within the target.
+    Met,
+    /// Beyond it.
+    Missed,
+    /// The measurement says nothing: its reference was missing or scattered too much.
+    Void,
+    /// There is no target.
+    Info,
+}
+
+impl Verdict {
+    /// Met where `within`.
+    pub fn of(within: bool) -> Self {
+        if within { Self::Met } else { Self::Missed }
+    }
+    fn word(self) -> &'static str {
+        match self {
+            Self::Met => "met",
+            Self::Missed => "MISSED",
+            Self::Void => "void",
+            Self::Info => "-",
+        }
+    }
+}
+
+/// One line of the table.
+#[derive(Clone, Debug, Serialize)]
+pub struct Figure {
+    /// What is measured.
+    pub figure: String,
+    /// What it should be, for people.
+    pub target: String,
+    /// What it was, for people.
+    pub measured: String,
+    /// Whether it is within the target.
+    pub verdict: Verdict,
+    /// The numbers behind it.
+    pub values: Value,
+}
+
+impl Figure {
+    /// A line of the table.
+    pub fn new(figure: impl Into<String>, target: impl Into<String>, measured: impl Into<String>, verdict: Verdict, values: Value) -> Self {
+        Self { figure: figure.into(), target: target.into(), measured: measured.into(), verdict, values }
+    }
+}
+
+/// Writes the figures as a table.
+///
+/// # Errors
+/// What `out` says.
+pub fn table(out: &mut impl Write, figures: &[Figure]) -> io::Result<()> {
+    let rows = figures.iter().map(|f| [f.figure.as_str(), &f.target, &f.measured, f.verdict.word()]);
+    let rows: Vec<_> = std::iter::once(["figure", "target", "measured", "verdict"]).chain(rows).collect();
+    let width = |column: usize| rows.iter().map(|r| r[column].chars().count()).max().unwrap_or(0);
+    let (a, b, c) = (width(0), width(1), width(2));
+    for [figure, target, measured, verdict] in rows {
+        writeln!(out, "{figure:a$}  {target:b$}  {measured:c$}  {verdict}")?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up_and_a_miss_stands_out() {
+        let figures = [
+            Figure::new("a", "at most 1", "2", Verdict::Missed, Value::Null),
+            Figure::new("long name", "-", "3", Verdict::of(true), Value::Null),
+        ];
+        let mut out = Vec::new();
+        table(&mut out, &figures).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[1], "a          at most 1  2         MISSED");
+        assert_eq!(lines[2], "long name  -          3         met");
+    }
+}
