@@ -38,6 +38,9 @@ use passes::Passes;
 const PARALLEL: usize = 16;
 /// A deletion object outlives the deletion by this much, so that a run that began before it sees it whatever other runs do.
 const DELETION_KEPT: Duration = Duration::from_secs(24 * 3600);
+/// Bytes of a pack that are neither frames nor directory, at most: header with the longest name, trailer. A small pack is not sparse for
+/// having them, or it would be rewritten by every run.
+const PACK_OVERHEAD: u64 = 256;
 /// A cut-off root is kept for `recover` for this long.
 const CUT_OFF_KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
 
@@ -258,7 +261,11 @@ impl Plan<'_> {
     fn sparse(&self, packs: &[Listed]) -> Vec<Listed> {
         let wanted = |p: &&Listed| {
             let live = self.marks.live_bytes(&p.id);
-            live > 0 && live * 2 < p.size && !self.early.contains(&p.id) && !self.marks.is_forwarded(&p.id) && !self.guarded(p)
+            live > 0
+                && live * 2 + PACK_OVERHEAD < p.size
+                && !self.early.contains(&p.id)
+                && !self.marks.is_forwarded(&p.id)
+                && !self.guarded(p)
         };
         packs.iter().filter(wanted).copied().collect()
     }

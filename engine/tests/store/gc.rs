@@ -29,6 +29,17 @@ async fn one_workspace(bench: &Bench) -> Writer {
 }
 
 #[tokio::test]
+async fn a_tiny_pack_is_not_sparse() {
+    let bench = Bench::memory(42);
+    let mut w = one_workspace(&bench).await;
+    let mut edit = w.edit().await;
+    edit.create("tiny", FileKind::File, b"x").await;
+    w.publish(edit).await;
+    assert_eq!(collect(&bench).await.repacked, 0);
+    assert_eq!(collect(&bench).await.repacked, 0);
+}
+
+#[tokio::test]
 async fn what_is_named_stays_and_what_is_not_goes() {
     let bench = Bench::memory(30);
     one_workspace(&bench).await.release().await;
