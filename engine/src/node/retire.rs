@@ -33,7 +33,8 @@ impl Engine {
     pub async fn detach(&self, workspace: &Workspace, timeout: Duration) -> Result<DetachReport> {
         let key = (workspace.0.store_url.clone(), workspace.name().clone());
         let fenced = matches!(*workspace.0.standing.read(), Standing::Fenced { .. });
-        if !fenced && !self.0.workspaces.lock().get(&key).is_some_and(|a| a.workspace.session() == workspace.session()) {
+        let other = |a: &super::Attached| a.workspace.session() != workspace.session();
+        if !fenced && self.0.workspaces.lock().get(&key).is_none_or(other) {
             return Err(no_such_workspace(workspace.name()));
         }
         let drained = !fenced && tokio::time::timeout(timeout, workspace.flush()).await.is_ok_and(|r| r.is_ok());

@@ -20,7 +20,7 @@ fn a_live_writer_is_refused_by_name_and_fenced_on_demand() {
     assert!(w2.epoch() > w.epoch());
     // Idle as it is, the first writer notices with its next heartbeat.
     eventually("the idle writer is fenced", || matches!(w.status().standing, Standing::Fenced { .. }));
-    let refused = w.update(|txn| Ok::<_, hiloop_engine::stop::Stop>(txn.new_ino()?)).unwrap_err();
+    let refused = w.update(|txn| txn.new_ino()).unwrap_err();
     let hiloop_engine::stop::Stop::Error(e) = refused else { panic!("{refused:?}") };
     assert_eq!(e.kind(), ErrorKind::Fenced);
     assert_eq!(read(&w, "a").unwrap(), b"1", "local reads go on");

@@ -1,5 +1,7 @@
 //! The engine of a node against a store in memory: durability, fencing, backlog, snapshots.
 
+#![allow(clippy::unwrap_used, reason = "a test ends where it is surprised")]
+
 mod backlog;
 mod durability;
 mod fencing;

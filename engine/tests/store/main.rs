@@ -1,5 +1,7 @@
 //! The commands over a store that need no node state: publish, fork, delete, collect, check, compare, export.
 
+#![allow(clippy::unwrap_used, reason = "a test ends where it is surprised")]
+
 mod diff;
 mod export;
 mod fork;
