@@ -1,6 +1,6 @@
 //! The store's protocols: what writers, forkers, deleters, publishers and collectors do to the objects of one store.
 //!
-//! [`World`] is one [`Store`](store::Store), some [`Actor`]s, and the faults that may still happen. Each actor is a deterministic program
+//! [`World`] is one [`Store`], some [`Actor`]s, and the faults that may still happen. Each actor is a deterministic program
 //! whose steps are single requests; the explorer interleaves them in all ways, which also covers owners that pause at any point.
 //!
 //! Every conditional write goes through [`Request::put`], which adds the faults of a network: the answer may be lost after the write took

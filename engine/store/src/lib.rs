@@ -2,7 +2,7 @@
 //!
 //! One [`StoreUrl`] names a store (S3, GCS, a directory); one [`Store`] reads and writes it with exact conditional writes, deadlines,
 //! counters and errors of [`hiloop_types::ErrorKind`]. Below it stands the [`Backend`] seam: [`cloud`](crate::Store::open) over the crate
-//! object_store, [`FileBackend`], [`MemoryBackend`], and [`faults::FaultBackend`], which breaks any of them on purpose.
+//! object_store, [`FileBackend`], [`MemoryBackend`], and [`faults::Faults`], which breaks any of them on purpose.
 //! [`Store::probe`] finds stores that accept conditional writes and lose races; [`conformance`] is what every backend must pass.
 
 mod backend;

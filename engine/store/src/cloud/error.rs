@@ -1,7 +1,7 @@
 //! What object_store says, in the engine's kinds, without what must not be repeated.
 //!
 //! object_store keeps the HTTP status and body in a type that it does not export, so they are read from its words ("Server returned
-//! non-2xx status code: 503 Service Unavailable: <body>"); a test with a real answer pins them. Of a body only the `<Code>` enters a
+//! non-2xx status code: 503 Service Unavailable: BODY"); a test with a real answer pins them. Of a body only the `<Code>` enters a
 //! message: bodies quote key ids and signatures. Of a transport error only the innermost cause does: the outer ones quote URLs.
 
 use std::error::Error as StdError;
