@@ -214,14 +214,14 @@ mod tests {
 
     #[test]
     fn a_target_is_a_path_or_a_name() {
-        let mounts = [entry("/work/here", fuse::FSTYPE), entry("/work/other", "ext4")];
-        let parse = |t: &str| Target::parse(t, Path::new("/work"), &mounts).unwrap();
+        let mounts = [entry("/srv/here", fuse::FSTYPE), entry("/srv/other", "ext4")];
+        let parse = |t: &str| Target::parse(t, Path::new("/srv"), &mounts).unwrap();
         let path = |p: &str| Target::Mountpoint(p.into());
         let name = |n: &str| Target::Workspace(Name::new(NameKind::Workspace, n).unwrap());
         assert_eq!(parse("/mnt/a/../b/"), path("/mnt/b"));
-        assert_eq!(parse("./x"), path("/work/x"));
+        assert_eq!(parse("./x"), path("/srv/x"));
         assert_eq!(parse(".."), path("/"));
-        assert_eq!(parse("here"), path("/work/here"));
+        assert_eq!(parse("here"), path("/srv/here"));
         assert_eq!(parse("other"), name("other"));
         assert_eq!(parse("workspace:here"), name("here"));
         assert!(Target::parse("Not A Name", Path::new("/"), &[]).is_err());
