@@ -42,7 +42,7 @@ use hiloop_manifest::schema::{NameHasher, Timestamp, Totals};
 use hiloop_types::{Error, ErrorKind, Name, Result, Seqno, Session, WriterEpoch, limits};
 use parking_lot::{Mutex, RwLock};
 pub use read::{Read, View};
-pub(crate) use replicator::{INO_RESERVE, Replicator, check_head, release as release_head, run as replicate};
+pub(crate) use replicator::{INO_RESERVE, Replicator, check_head, flushed, release as release_head, run as replicate};
 pub(crate) use state::{State, staged_at};
 pub use status::{Standing, WorkspaceStatus};
 use tokio::runtime::Handle;
@@ -150,9 +150,7 @@ impl Workspace {
 
     /// The wall clock; never goes backwards within the workspace, whatever the node's clock does.
     pub fn now(&self) -> Timestamp {
-        let wall = self.0.node.env.wall().as_nanos() as u64;
-        let ns = self.0.last_time.fetch_max(wall, Ordering::Relaxed).max(wall);
-        Timestamp { secs: (ns / 1_000_000_000) as i64, nanos: (ns % 1_000_000_000) as u32 }
+        self.0.now()
     }
 
     /// A consistent view; hold it for one operation, never across a wait.
@@ -242,6 +240,12 @@ impl Workspace {
 impl Shared {
     pub fn stream(&self) -> StreamId {
         self.session.0
+    }
+
+    pub fn now(&self) -> Timestamp {
+        let wall = self.node.env.wall().as_nanos() as u64;
+        let ns = self.last_time.fetch_max(wall, Ordering::Relaxed).max(wall);
+        Timestamp { secs: (ns / 1_000_000_000) as i64, nanos: (ns % 1_000_000_000) as u32 }
     }
 
     pub fn check_writable(&self) -> Result<()> {

@@ -21,7 +21,7 @@ use crate::layer::Layer;
 use crate::lease::ReadLease;
 use crate::record::{OPEN, StreamDoc};
 use crate::stop::Stop;
-use crate::workspace::{Control, Durability, INO_RESERVE, Read, Replicator, Shared, Standing, State, Workspace, replicate};
+use crate::workspace::{Control, Durability, INO_RESERVE, Read, Replicator, Shared, Standing, State, Workspace, flushed, replicate};
 
 /// What a new workspace starts from.
 #[derive(Clone, Debug)]
@@ -416,9 +416,7 @@ impl Engine {
         let body = serde_json::to_vec(stream).map_err(|e| Error::internal(format!("cannot encode a stream: {e}")))?;
         let journal = &self.0.node.journal;
         let seqno = journal.append(hiloop_journal::Class::Reserve, stream.session.0, OPEN, &[&body], &[])?;
-        let (tx, rx) = tokio::sync::oneshot::channel();
-        journal.commit_async(seqno, Box::new(move |r| drop(tx.send(r))));
-        rx.await.unwrap_or_else(|_| Err(Error::closed("the journal was closed"))).map(drop)
+        flushed(journal, seqno).await
     }
 
     pub(super) async fn build(

@@ -6,12 +6,11 @@ use std::time::Duration;
 use hiloop_journal::Class;
 use hiloop_types::{Result, Seqno, Session};
 use serde::Serialize;
-use tokio::sync::oneshot;
 
 use super::tail::{StreamState, Tail};
 use super::{Engine, no_such_workspace};
 use crate::record::{CLOSED, PublishedDoc, StreamDoc};
-use crate::workspace::{Standing, Workspace, release_head};
+use crate::workspace::{Standing, Workspace, flushed, release_head};
 
 /// What a detach left.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -87,10 +86,8 @@ impl Engine {
     /// # Errors
     /// That of the flush.
     pub async fn sync(&self) -> Result<()> {
-        let (tx, rx) = oneshot::channel();
         let journal = &self.0.node.journal;
-        journal.commit_async(journal.accepted(), Box::new(move |r| drop(tx.send(r))));
-        rx.await.unwrap_or(Ok(Seqno(0))).map(drop)
+        flushed(journal, journal.accepted()).await
     }
 }
 

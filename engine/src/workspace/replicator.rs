@@ -190,7 +190,8 @@ impl Workspace {
     }
 }
 
-async fn flushed(journal: &Journal, upto: Seqno) -> Result<()> {
+/// Waits until everything up to `upto` is on the node's disk.
+pub(crate) async fn flushed(journal: &Journal, upto: Seqno) -> Result<()> {
     let (tx, rx) = oneshot::channel();
     journal.commit_async(upto, Box::new(move |r| drop(tx.send(r))));
     rx.await.unwrap_or_else(|_| Err(Error::closed("the journal was closed"))).map(drop)

@@ -35,9 +35,7 @@ pub struct Txn<'a> {
 
 impl<'a> Txn<'a> {
     pub(super) fn new(shared: &'a Arc<Shared>) -> Self {
-        let wall = shared.node.env.wall().as_nanos() as u64;
-        let ns = shared.last_time.fetch_max(wall, std::sync::atomic::Ordering::Relaxed).max(wall);
-        let now = Timestamp { secs: (ns / 1_000_000_000) as i64, nanos: (ns % 1_000_000_000) as u32 };
+        let now = shared.now();
         let state = shared.state.write();
         let next_ino = state.next_ino;
         Self {
