@@ -124,20 +124,15 @@ impl Shared {
 
     fn time(&self) {
         let mut q = self.queue.lock();
-        loop {
+        while !q.closed {
             let now = self.env.monotonic();
-            // Once closed every delay is over: a waiting process must get its answer.
-            if q.timed.peek().is_some_and(|t| t.at <= now || q.closed) {
-                if let Some(t) = q.timed.pop() {
-                    q.jobs.push_back(t.job);
-                    self.work.notify_one();
+            match q.timed.peek().map(|t| t.at.saturating_sub(now)) {
+                Some(Duration::ZERO) => {
+                    if let Some(t) = q.timed.pop() {
+                        q.jobs.push_back(t.job);
+                        self.work.notify_one();
+                    }
                 }
-                continue;
-            }
-            if q.closed {
-                return;
-            }
-            match q.timed.peek().map(|t| t.at - now) {
                 Some(wait) => {
                     self.tick.wait_for(&mut q, wait);
                 }
@@ -145,13 +140,24 @@ impl Shared {
             }
         }
     }
+
+    /// Ends the threads once the queue is empty. Every delay is over in the same step, since a waiting process must get its
+    /// answer: left to the timer, the workers could find the queue empty and be gone before it came to hand them out.
+    fn close(&self) {
+        let mut q = self.queue.lock();
+        q.closed = true;
+        while let Some(t) = q.timed.pop() {
+            q.jobs.push_back(t.job);
+        }
+        drop(q);
+        self.tick.notify_all();
+        self.work.notify_all();
+    }
 }
 
 impl Drop for Workers {
     fn drop(&mut self) {
-        self.shared.queue.lock().closed = true;
-        self.shared.tick.notify_all();
-        self.shared.work.notify_all();
+        self.shared.close();
         let me = std::thread::current().id();
         for thread in self.threads.get_mut().drain(..) {
             // The last handle may go with a job: a worker does not wait for itself.
@@ -178,6 +184,8 @@ mod tests {
         }
         let last = tx.clone();
         workers.submit(Box::new(move || last.send(0).unwrap()));
+        workers.shared.close();
+        assert!(workers.shared.queue.lock().timed.is_empty(), "no delayed job is left to a timer that may come too late");
         drop((tx, workers));
         let mut got: Vec<_> = rx.into_iter().collect();
         got.sort_unstable();
