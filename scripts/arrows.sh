@@ -17,8 +17,9 @@ declare -A MAY=(
     [hiloop-rocks]="types"
     [hiloop-engine]="cache env journal manifest source store types"
     [hiloop-sim]="cache engine env journal manifest source store types"
-    [hiloop-fusefs]="cache engine env journal manifest rocks source store types"
+    [hiloop-fusefs]="cache engine env journal manifest rocks source store transport types"
     [hiloop-powercut]="env"
+    [hiloop-transport]="env"
     [hiloop-benches]="cache engine env fusefs journal manifest rocks sim source store types"
 )
 # Third-party crates that only these of ours may name directly.
