@@ -13,6 +13,7 @@
 
 pub mod abi;
 mod answer;
+mod buffer;
 mod decode;
 pub mod device;
 mod dirbuf;

@@ -12,6 +12,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::abi::{Opcode, UNIQUE_RESEND};
 use crate::answer::Answer;
+use crate::buffer::Buffer;
 use crate::decode::{Layout, Malformed};
 use crate::encode::encode;
 use crate::inhand::Interrupt;
@@ -26,7 +27,7 @@ pub(crate) struct Reader {
     pub(crate) link: Arc<Link>,
     pub(crate) fs: Arc<dyn FileSystem>,
     pub(crate) layout: Layout,
-    pub(crate) buffer_size: usize,
+    pub(crate) buffer: Buffer,
     /// The CPU to be bound to.
     pub(crate) cpu: Option<usize>,
     pub(crate) spin: Spin,
@@ -36,15 +37,14 @@ pub(crate) struct Reader {
 
 impl Reader {
     /// Reads and serves until there is no more to read, or until it shall stop. A request that was read is always served.
-    pub(crate) fn run(self) -> io::Result<Ended> {
+    pub(crate) fn run(mut self) -> io::Result<Ended> {
         threads::accept_wake()?;
         if let Some(cpu) = self.cpu
             && let Err(e) = threads::bind(cpu)
         {
             tracing::warn!(cpu, error = %e, "a FUSE reader runs where it likes");
         }
-        let shared = &self.link.shared;
-        let mut buffer = vec![0; self.buffer_size];
+        let shared = self.link.shared.clone();
         let mut pace = Pace::default();
         let mut idle_since = self.env.monotonic();
         while !shared.stop.load(SeqCst) {
@@ -52,7 +52,7 @@ impl Reader {
             let read = {
                 // Also after a poll that found something: another reader may take it first.
                 let _blocked = shared.counters.blocked();
-                nix::unistd::read(&*self.link, &mut buffer)
+                nix::unistd::read(&*self.link, self.buffer.space())
             };
             match read {
                 Ok(n) => {
@@ -60,7 +60,8 @@ impl Reader {
                         pace.observe(self.env.monotonic().saturating_sub(idle_since));
                     }
                     shared.counters.count_request();
-                    self.dispatch(&buffer[..n]);
+                    self.dispatch(self.buffer.message(n));
+                    self.buffer.used(n);
                     if self.spin != Spin::Off {
                         idle_since = self.env.monotonic();
                     }

@@ -12,6 +12,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::abi::MAJOR;
 use crate::answer::Answer;
+use crate::buffer::Buffer;
 use crate::decode::decode;
 use crate::encode::{Body, encode};
 use crate::inhand::{InHand, NoTable, Registry};
@@ -58,6 +59,10 @@ pub struct Config {
     pub pin: bool,
     /// Whether readers poll before they sleep.
     pub spin: Spin,
+    /// Bytes of each reader's buffer (`max_write` and a little) that are in memory from the start; the rest follows after the first
+    /// request that needs it. A request whose reader is killed while the kernel copies it to a page that is not there is lost to every
+    /// successor: its caller gets EIO. So all of it, unless memory for idle mounts matters more.
+    pub resident: usize,
     /// Who polls where; the same for all sessions of a process.
     pub spinners: Spinners,
     /// Hears what is in hand.
@@ -75,6 +80,7 @@ impl Config {
             readers: 0,
             pin: true,
             spin: Spin::default(),
+            resident: usize::MAX,
             spinners: Spinners::default(),
             table: Arc::new(NoTable),
             env,
@@ -158,7 +164,7 @@ impl Session {
                 link: session.links[n].clone(),
                 fs: fs.clone(),
                 layout: init.layout(),
-                buffer_size: init.buffer_size(),
+                buffer: Buffer::new(init.buffer_size(), config.resident),
                 cpu: (!cpus.is_empty()).then(|| cpus[n % cpus.len()]),
                 spin: config.spin,
                 spinners: config.spinners.clone(),

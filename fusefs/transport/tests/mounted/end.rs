@@ -56,6 +56,7 @@ fn a_dropped_reply_is_eio() {
     let fs_ = wrapped(|request, reply| (!matches!(request.op, Operation::MkDir { .. })).then_some(reply));
     let r = Rig::new(fs_, config());
     assert_eq!(fs::create_dir(r.path("d")).unwrap_err().raw_os_error(), Some(libc::EIO));
+    r.session.stop();
     assert_eq!((r.session.stats().unanswered, r.session.in_hand()), (1, 0));
 }
 

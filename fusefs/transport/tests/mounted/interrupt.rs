@@ -40,7 +40,7 @@ fn a_killed_caller_of_a_parked_request_dies() {
             assert!(held.is_interrupted());
             assert!(held.take().is_none(), "it was answered with EINTR and must not be done");
         }
-        r.statfs();
+        r.session.stop();
         let s = r.session.stats();
         assert_eq!((r.session.in_hand(), s.unanswered), (0, 0));
         assert!(s.interrupts >= 10 || s.interrupts_early > 0, "{s:?}");
@@ -56,7 +56,7 @@ fn what_was_taken_back_is_answered_whoever_interrupts() {
     // The interrupt may be on its way: it finds nothing to answer, and the answer is the one that counts.
     reply.error(libc::ENOENT);
     wait(child);
-    r.statfs();
+    r.session.stop();
     assert_eq!(r.session.in_hand(), 0);
 }
 

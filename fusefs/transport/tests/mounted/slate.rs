@@ -8,7 +8,7 @@ use hiloop_transport::abi::{ROOT, fopen};
 use hiloop_transport::{Attr, Entry, FileSystem, Opened, Operation, Reply, Request, StatFs};
 
 /// Bytes in each file.
-pub const SIZE: u64 = 64 << 10;
+pub const SIZE: u64 = 1 << 20;
 /// Files, `f0` and so on.
 pub const FILES: u64 = 4;
 

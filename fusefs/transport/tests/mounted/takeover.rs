@@ -1,12 +1,12 @@
 //! The serving process is killed while clients work. This process keeps the descriptors, as the keeper will; successors take over.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{BufRead, BufReader, Lines, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc;
@@ -74,7 +74,7 @@ fn serve() {
 
 struct Server {
     process: Child,
-    lines: Lines<BufReader<ChildStdout>>,
+    lines: mpsc::Receiver<String>,
 }
 
 impl Server {
@@ -96,14 +96,16 @@ impl Server {
         // SAFETY: the closure only makes system calls.
         unsafe { command.pre_exec(keep_open) };
         let mut process = command.spawn().unwrap();
-        let lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        let (tx, lines) = mpsc::channel();
+        let stdout = BufReader::new(process.stdout.take().unwrap());
+        // Ends with the process, or with whoever listens.
+        std::thread::spawn(move || stdout.lines().map_while(Result::ok).try_for_each(|l| tx.send(l)));
         Self { process, lines }
     }
 
     /// Reads on until the process says so.
-    fn expect(&mut self, what: &str) {
-        let said = self.lines.by_ref().map(|l| l.unwrap()).find_map(|l| l.strip_prefix(SAYS).filter(|s| *s == what).map(drop));
-        said.unwrap_or_else(|| panic!("the process ended before it said {what:?}"));
+    fn expect(&self, what: &str) {
+        while self.lines.recv_timeout(PATIENCE).expect("the process goes on and says something").strip_prefix(SAYS) != Some(what) {}
     }
 }
 
@@ -139,10 +141,12 @@ fn clients_of_a_killed_process_are_served_by_its_successors() {
                         break;
                     }
                     let f = OpenOptions::new().read(true).write(true).open(&path).unwrap();
-                    let block = [round as u8 ^ n as u8; 4096];
-                    let at = round * 4096 % SIZE;
+                    // Short and long ones: a long one is likelier to be on its way when its reader dies.
+                    let len = if round % 3 == 0 { 256 << 10 } else { 4096 };
+                    let block = vec![round as u8 ^ n as u8; len];
+                    let at = round * len as u64 % SIZE;
                     f.write_all_at(&block, at).unwrap();
-                    let mut back = [0; 4096];
+                    let mut back = vec![0; len];
                     f.read_exact_at(&mut back, at).unwrap();
                     assert!(back == block);
                     tx.send(()).unwrap();
