@@ -1,1 +1,7 @@
-fn main() {}
+//! The CSI driver of a sandbox node.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    hiloop_csi::main()
+}

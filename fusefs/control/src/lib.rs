@@ -1,14 +1,18 @@
-//! The control socket of the node's workspace daemon: its messages, its client, and how errors travel.
+//! The control socket of the node's workspace daemon: its messages, its client, how errors travel; and what the programs of a node
+//! that serve a socket or look at mounts have in common.
 //!
 //! The protocol is `proto/control.proto`; `src/generated` is made from it by `scripts/protogen.sh`. This crate does not know the engine,
 //! so that a program which only asks (the CSI driver, agents of the node) does not carry it.
 
 mod client;
+mod incoming;
+pub mod mountinfo;
 mod path;
 mod status;
 
 pub use client::{Client, Deadline};
-pub use path::{SOCKET_PATH_MAX, check_path};
+pub use incoming::{Connection, Incoming};
+pub use path::{Directory, SOCKET_PATH_MAX, bind, check_path};
 pub use status::{from_error, into_error};
 
 /// Longest answer, bytes: a list of 1,000 mounts with paths of 300 bytes fits.

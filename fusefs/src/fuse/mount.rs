@@ -11,6 +11,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hiloop_control::mountinfo;
 use hiloop_engine::workspace::Workspace;
 use hiloop_env::Env;
 use hiloop_types::{Error, ErrorKind, Result, ResultExt};
@@ -18,11 +19,11 @@ use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, umount2};
 use parking_lot::{Condvar, Mutex};
 
+use super::FSTYPE;
 use super::core::Core;
 use super::stats::FuseStats;
 use super::transport::{Invalidator, Transport, on_descriptor, through_helper};
 use super::workers::Workers;
-use super::{FSTYPE, mountinfo};
 
 const DEVICE: &str = "/dev/fuse";
 /// Read-ahead of the kernel, KiB: as much as one request carries.

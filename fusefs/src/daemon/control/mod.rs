@@ -2,10 +2,9 @@
 //!
 //! It is a second door to the same operations that the line protocol serves, for one store, that of the configuration. Only root comes
 //! in: the socket has mode 0600 in a directory of mode 0700, and every peer's credentials are checked. Connections, streams, message
-//! sizes and the time to say hello are bounded ([`incoming`]), so that a hostile client costs a bounded amount and holds up nobody.
+//! sizes and the time to say hello are bounded ([`Incoming`]), so that a hostile client costs a bounded amount and holds up nobody.
 //! Operations outlive the call that asked for them ([`operations`]).
 
-mod incoming;
 mod operations;
 mod paths;
 mod service;
@@ -16,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hiloop_control::v1::control_server::ControlServer;
-use hiloop_control::{ANSWER_MAX, REQUEST_MAX};
+use hiloop_control::{ANSWER_MAX, Directory, Incoming, REQUEST_MAX, bind};
 use hiloop_types::{Error, Result};
 pub use paths::check as check_paths;
 
@@ -52,7 +51,7 @@ pub(super) struct Listening {
 /// # Errors
 /// `Conflict` where something listens there already; `Invalid` for a path that cannot be; those of the file system.
 pub(super) async fn listen(options: &ControlOptions) -> Result<Listening> {
-    Ok(Listening { listener: paths::bind(&options.socket).await?, options: options.clone() })
+    Ok(Listening { listener: bind(&options.socket, Directory::Own).await?, options: options.clone() })
 }
 
 impl Listening {
@@ -69,7 +68,7 @@ impl Listening {
             .http2_keepalive_timeout(Some(PING_ANSWERED))
             .http2_max_header_list_size(64 * 1024)
             .add_service(server)
-            .serve_with_incoming(incoming::Incoming::new(self.listener))
+            .serve_with_incoming(Incoming::new(self.listener))
             .await
             .map_err(|e| Error::internal(format!("the control socket ended: {e}")).at(socket.display()))
     }

@@ -1,12 +1,9 @@
-//! Where the socket may lie, and binding it.
+//! Where the socket may lie.
 
-use std::fs::{self, DirBuilder, Permissions};
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use hiloop_control::check_path;
-use hiloop_types::{Error, ErrorKind, Result, ResultExt};
-use tokio::net::{UnixListener, UnixStream};
+use hiloop_types::{Error, Result, ResultExt};
 
 /// Refuses a cache directory or socket inside the kubelet's state directory, and the other way round, with symbolic links resolved:
 /// pods reach what lies in there.
@@ -50,52 +47,10 @@ fn resolved(path: &Path) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Binds, mode 0600 in a directory of mode 0700 that belongs to this user.
-pub(super) async fn bind(socket: &Path) -> Result<UnixListener> {
-    check_path(socket)?;
-    let dir = socket.parent().unwrap_or(Path::new("/"));
-    DirBuilder::new().recursive(true).mode(0o700).create(dir).at(dir.display())?;
-    let meta = fs::metadata(dir).at(dir.display())?;
-    let me = nix::unistd::geteuid().as_raw();
-    if meta.uid() != me {
-        return Err(Error::new(ErrorKind::Denied, format!("the directory of the control socket belongs to user {}", meta.uid()))
-            .at(dir.display())
-            .hint("give the socket a directory of its own"));
-    }
-    if meta.mode() & 0o077 != 0 {
-        return Err(Error::new(
-            ErrorKind::Denied,
-            format!("the directory of the control socket is open to others (mode {:o})", meta.mode() & 0o777),
-        )
-        .at(dir.display())
-        .hint(format!("give the socket a directory of its own, or close this one: chmod 700 {}", dir.display())));
-    }
-    match fs::symlink_metadata(socket) {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
-        Err(e) => return Err(Error::io(socket.display(), &e)),
-        Ok(m) if !m.file_type().is_socket() => {
-            return Err(Error::conflict("something else than a socket is there")
-                .at(socket.display())
-                .hint("remove it, or use another path"));
-        }
-        // Whoever has the cache directory's lock is the daemon; but another directory's daemon may listen here.
-        Ok(_) => match UnixStream::connect(socket).await {
-            Ok(_) => {
-                return Err(Error::conflict("another daemon listens on the control socket")
-                    .at(socket.display())
-                    .hint("one daemon per node: stop the other one, or give this one another socket"));
-            }
-            Err(_) => fs::remove_file(socket).at(socket.display())?,
-        },
-    }
-    let listener = UnixListener::bind(socket).at(socket.display())?;
-    fs::set_permissions(socket, Permissions::from_mode(0o600)).at(socket.display())?;
-    Ok(listener)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
     use std::os::unix::fs::symlink;
 
     #[test]
@@ -119,24 +74,5 @@ mod tests {
             assert!(e.to_string().contains(word), "{e}");
         }
         assert!(check(&at("kubelet"), &at("x/../kubelet"), &sock).is_err());
-    }
-
-    #[tokio::test]
-    async fn a_stale_socket_is_replaced_and_a_live_one_or_a_file_is_not() {
-        let temp = tempfile::tempdir().unwrap();
-        let sock = temp.path().join("dir/s.sock");
-        let first = bind(&sock).await.unwrap();
-        assert_eq!(fs::metadata(&sock).unwrap().mode() & 0o777, 0o600);
-        assert_eq!(fs::metadata(sock.parent().unwrap()).unwrap().mode() & 0o777, 0o700);
-        assert!(bind(&sock).await.unwrap_err().to_string().contains("another daemon listens"));
-        drop(first);
-        drop(bind(&sock).await.expect("nobody listens any more"));
-        fs::remove_file(&sock).unwrap();
-        fs::write(&sock, "x").unwrap();
-        assert!(bind(&sock).await.unwrap_err().to_string().contains("something else"));
-        fs::set_permissions(sock.parent().unwrap(), Permissions::from_mode(0o755)).unwrap();
-        assert_eq!(bind(&sock).await.unwrap_err().kind(), ErrorKind::Denied);
-        let long = temp.path().join("x".repeat(120));
-        assert!(bind(&long).await.unwrap_err().to_string().contains("107"));
     }
 }

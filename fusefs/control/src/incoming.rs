@@ -1,4 +1,4 @@
-//! Connections of the control socket: root only, a bounded number, and none that says nothing.
+//! Connections of a socket: root only, a bounded number, and none that says nothing.
 
 use std::io;
 use std::pin::Pin;
@@ -10,6 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Sleep;
+use tokio_stream::Stream;
 use tonic::transport::server::Connected;
 
 /// Connections at once; more wait in the kernel's queue.
@@ -23,8 +24,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 type Room = Pin<Box<dyn Future<Output = OwnedSemaphorePermit> + Send>>;
 
-/// Accepts for ever.
-pub(super) struct Incoming {
+/// A stream of connections that never ends.
+pub struct Incoming {
     listener: UnixListener,
     semaphore: Arc<Semaphore>,
     /// Room for the next connection, or the wait for it.
@@ -34,6 +35,7 @@ pub(super) struct Incoming {
 }
 
 impl Incoming {
+    /// Accepts from `listener`.
     pub fn new(listener: UnixListener) -> Self {
         Self { listener, semaphore: Arc::new(Semaphore::new(CONNECTIONS)), room: None, permit: None, pause: None }
     }
@@ -59,7 +61,7 @@ impl Incoming {
     }
 }
 
-impl futures::Stream for Incoming {
+impl Stream for Incoming {
     type Item = io::Result<Connection>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -76,7 +78,7 @@ impl futures::Stream for Incoming {
                 }
                 Ok(_) => {}
                 Err(e) => {
-                    tracing::warn!(error = %e, "a connection to the control socket could not be accepted");
+                    tracing::warn!(error = %e, "a connection could not be accepted");
                     self.pause = Some(Box::pin(tokio::time::sleep(ACCEPT_PAUSE)));
                 }
             }
@@ -88,18 +90,18 @@ fn is_root(stream: &UnixStream) -> bool {
     match stream.peer_cred() {
         Ok(peer) if peer.uid() == 0 => true,
         Ok(peer) => {
-            tracing::warn!(uid = peer.uid(), "a connection to the control socket was refused: only root may speak there");
+            tracing::warn!(uid = peer.uid(), "a connection was refused: only root may speak on this socket");
             false
         }
         Err(e) => {
-            tracing::warn!(error = %e, "a connection to the control socket was refused: its peer is not known");
+            tracing::warn!(error = %e, "a connection was refused: its peer is not known");
             false
         }
     }
 }
 
 /// A connection, and its place among those that are served.
-pub(super) struct Connection {
+pub struct Connection {
     stream: UnixStream,
     _permit: Option<OwnedSemaphorePermit>,
     /// Until the client has said hello.
