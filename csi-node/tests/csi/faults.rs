@@ -107,5 +107,9 @@ async fn an_unpublish_calls_a_pending_publish_off() {
     refused(pending.await.unwrap(), Code::Aborted, "called off");
     two.nothing_left("pod");
     one.signal_daemon(Signal::SIGCONT);
+    // Nobody wanted the second node to have it: the first one was not fenced.
+    std::fs::write(one.target("pod").join("still"), "mine").unwrap();
     one.unpublish(&id, "pod").await.unwrap();
+    one.publish(&id, "pod").await.unwrap();
+    assert_eq!(std::fs::read_to_string(one.target("pod").join("still")).unwrap(), "mine");
 }

@@ -54,7 +54,7 @@ async fn a_clean_move_loses_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_silent_node_is_waited_for_then_fenced_and_fails_loudly() {
     let rig = Rig::new();
-    let (one, two) = (rig.node("one").await, rig.node("two").await);
+    let (one, two) = (rig.node("one").await, rig.node_watching("two", "4s").await);
     let id = one.create("box").await.unwrap().volume_id;
     one.publish(&id, "pod-1").await.unwrap();
     let at = one.target("pod-1");

@@ -97,7 +97,8 @@ async fn the_daemon_is_killed_between_every_pair_of_calls() {
 #[tokio::test(flavor = "multi_thread")]
 async fn unpublish_needs_no_daemon_and_the_next_one_publishes_what_was_left() {
     let rig = Rig::new();
-    let (mut one, two) = (rig.node("one").await, rig.node("two").await);
+    // Watches until the first node gives it back, or the publish's time is up.
+    let (mut one, two) = (rig.node("one").await, rig.node_watching("two", "80s").await);
     let id = one.create("box").await.unwrap().volume_id;
     one.publish(&id, "pod").await.unwrap();
     rig.store_away();

@@ -61,10 +61,10 @@ impl Rig {
     pub fn store(&self) -> String {
         format!("file://{}", self.path("store").display())
     }
-    /// Takes the store away: a file stands in its place, so that every call fails.
+    /// Takes the store away: a link to itself stands in its place, so that every call fails, reading too.
     pub fn store_away(&self) {
         fs::rename(self.path("store"), self.path("store-away")).unwrap();
-        fs::write(self.path("store"), "away").unwrap();
+        std::os::unix::fs::symlink("store", self.path("store")).unwrap();
     }
     pub fn store_back(&self) {
         fs::remove_file(self.path("store")).unwrap();

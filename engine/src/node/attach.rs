@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use hiloop_manifest::DomainKey;
 use hiloop_manifest::schema::{Attr, FileKind, Key, KeyKind, NameHasher, Prefix, Super, Totals, Value};
@@ -57,6 +57,8 @@ pub struct AttachRequest {
     pub domain: Name,
     /// User and group that own the root directory of a new, empty workspace.
     pub owner: (u32, u32),
+    /// Set by whoever does not want it any more: the opening then ends without taking the head, as far as it has not.
+    pub called_off: Arc<AtomicBool>,
 }
 
 impl AttachRequest {
@@ -76,6 +78,7 @@ impl AttachRequest {
             domain: Name::new(NameKind::Domain, "default")?,
             // An ordinary user's own workspace must be theirs to write.
             owner: (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw()),
+            called_off: Arc::default(),
         })
     }
 }
@@ -275,10 +278,11 @@ impl Engine {
                     .hint("`recover` makes a workspace of what this node has not published"));
             }
             let accepted = match (&found.doc.session, &found.doc.release) {
-                (Some(_), None) if !request.take_over => self.watch(store, &found).await?,
+                (Some(_), None) if !request.take_over => self.watch(store, &found, &request.called_off).await?,
                 (Some(_), None) => self.last_accepted(store, &found).await?,
                 _ => None,
             };
+            wanted(&request.called_off, &request.name)?;
             if let Some(opening) = self.swap_in(store, request, found, accepted).await? {
                 return Ok(opening);
             }
@@ -472,6 +476,15 @@ impl Engine {
             fenced_hooks: Mutex::default(),
             last_time: AtomicU64::new(0),
         })))
+    }
+}
+
+/// # Errors
+/// `Closed` where the opening was called off.
+pub(super) fn wanted(called_off: &AtomicBool, name: &Name) -> Result<()> {
+    match called_off.load(Ordering::Relaxed) {
+        true => Err(Error::closed(format!("the opening of workspace {name} was called off"))),
+        false => Ok(()),
     }
 }
 

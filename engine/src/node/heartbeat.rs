@@ -3,10 +3,12 @@
 //! Time decides liveness only: a writer that was wrongly thought dead is fenced by its head, not by a clock.
 
 use std::collections::HashMap;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use hiloop_types::{Error, ErrorKind, Name, Result, limits};
 
+use super::attach::wanted;
 use super::{Engine, Inner, OpenStore};
 use crate::catalog::{FORMAT, Found, Head, Heartbeat, OwnedHead};
 use crate::workspace::{Workspace, check_head};
@@ -111,7 +113,7 @@ impl Engine {
         if self.workspaces().iter().any(|w| w.0.store_url == store_url && Some(w.session()) == found.doc.session) {
             return Ok(false);
         }
-        match self.watch(&store, &found).await {
+        match self.watch(&store, &found, &AtomicBool::new(false)).await {
             Ok(_) => Ok(true),
             Err(e) if e.kind() == ErrorKind::Conflict => Ok(false),
             Err(e) => Err(e),
@@ -121,14 +123,15 @@ impl Engine {
     /// Watches the owner of a head; returns its last accepted sequence once it is thought dead.
     ///
     /// # Errors
-    /// `Conflict`, naming the owner, where it lives.
-    pub(super) async fn watch(&self, store: &OpenStore, found: &Found<Head>) -> Result<Option<u64>> {
+    /// `Conflict`, naming the owner, where it lives; `Closed` where it was called off.
+    pub(super) async fn watch(&self, store: &OpenStore, found: &Found<Head>, called_off: &AtomicBool) -> Result<Option<u64>> {
         let pace = self.0.options.pace;
         let first = self.entry(store, &found.doc).await?;
         let started = self.0.env.monotonic();
         let mut last = first.clone();
         while self.0.env.monotonic().saturating_sub(started) < pace.watch {
             tokio::time::sleep(pace.every.min(pace.watch) / 2).await;
+            wanted(called_off, &found.doc.name)?;
             let head = store.catalog.live_head(&found.doc.name).await?;
             if head.version != found.version && head.doc.release.is_some() {
                 return Ok(None);

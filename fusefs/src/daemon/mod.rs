@@ -149,9 +149,11 @@ pub async fn run(
     let serving = tokio::spawn(server::serve(daemon.clone(), listener));
     let mut background = vec![serving.abort_handle()];
     if let Some(control) = control {
-        background.push(tokio::spawn(control_ends(control.serve(daemon.clone()))).abort_handle());
         // Only a daemon that stays: one that `mount` started waits for the workspace to be mounted again.
-        background.push(tokio::spawn(daemon.clone().resume()).abort_handle());
+        let left = daemon.engine.unattached();
+        daemon.hold(&left);
+        background.push(tokio::spawn(control_ends(control.serve(daemon.clone()))).abort_handle());
+        background.push(tokio::spawn(daemon.clone().resume(left)).abort_handle());
     }
     shutdown::run(&daemon).await;
     background.iter().for_each(tokio::task::AbortHandle::abort);

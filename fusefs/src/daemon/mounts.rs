@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hiloop_engine::catalog::LostWindow;
@@ -39,7 +40,7 @@ pub(super) struct Mounts {
     coming: HashMap<PathBuf, Coming>,
     /// Unmounted with a rest that is still being published.
     draining: HashSet<(String, Name)>,
-    /// Of these, the ones whose head is being given back: an opening waits for the end of that.
+    /// Workspaces whose head is being given back, or taken up again after a restart: an opening waits for the end of that.
     closing: HashSet<(String, Name)>,
 }
 
@@ -49,6 +50,8 @@ struct Coming {
     /// The workspace where it is opened for write.
     writes: Option<Name>,
     stage: Stage,
+    /// Tells the engine that the opening was called off.
+    off: Arc<AtomicBool>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -163,10 +166,10 @@ impl Daemon {
         if self.is_drained() {
             return Err(Error::closed("the daemon is being drained and takes no new mounts").hint("use another node"));
         }
-        let _reserved = self.reserve(&call)?;
+        let (_reserved, off) = self.reserve(&call)?;
         let MountCall { store, what, mountpoint, nosuid } = call;
         let (workspace, report) = match what {
-            Wanted::Workspace(opening) => self.open_for_write(&store, opening, talk).await?,
+            Wanted::Workspace(opening) => self.open_for_write(&store, opening, off, talk).await?,
             Wanted::ReadOnly(source) => (self.open_read_only(&store, source, talk).await?, None),
         };
         let mounted = match talk.during(Box::pin(root_local(&workspace)), || left(&workspace, "reading the root directory of")).await {
@@ -204,7 +207,13 @@ impl Daemon {
         Ok(mounted)
     }
 
-    async fn open_for_write(&self, store: &str, opening: Opening, talk: &mut Talk) -> Result<(Workspace, Option<AttachReport>)> {
+    async fn open_for_write(
+        &self,
+        store: &str,
+        opening: Opening,
+        off: Arc<AtomicBool>,
+        talk: &mut Talk,
+    ) -> Result<(Workspace, Option<AttachReport>)> {
         let mut request = AttachRequest::new(store, opening.name.clone())?;
         request.origin = match opening.origin {
             Some(source) => Origin::Source(source),
@@ -215,6 +224,7 @@ impl Daemon {
         request.backlog_limit = opening.backlog_limit;
         request.quota = opening.quota;
         request.take_over = opening.take_over;
+        request.called_off = off;
         if let Some(domain) = opening.domain {
             request.domain = domain;
         }
@@ -235,7 +245,7 @@ impl Daemon {
         talk.during(Box::pin(attach), doing).await
     }
 
-    fn reserve(&self, call: &MountCall) -> Result<Reserved<'_>> {
+    fn reserve(&self, call: &MountCall) -> Result<(Reserved<'_>, Arc<AtomicBool>)> {
         let mut mounts = self.mounts.lock();
         let at = &call.mountpoint;
         if mounts.live.contains_key(at) || mounts.coming.contains_key(at) {
@@ -255,8 +265,9 @@ impl Daemon {
                 return Err(Error::conflict(format!("workspace {name} is being mounted by another call")).hint("wait for that one"));
             }
         }
-        mounts.coming.insert(at.clone(), Coming { store: call.store.clone(), writes, stage: Stage::Opening });
-        Ok(Reserved(self, at.clone()))
+        let off = Arc::new(AtomicBool::new(false));
+        mounts.coming.insert(at.clone(), Coming { store: call.store.clone(), writes, stage: Stage::Opening, off: off.clone() });
+        Ok((Reserved(self, at.clone()), off))
     }
 
     /// The last moment at which a mount can be called off.
@@ -274,12 +285,14 @@ impl Daemon {
     }
 
     /// Calls a mount off that is being made. True where it will not appear; false where none was being made, or where it is mounted now.
-    pub(super) async fn call_off(&self, at: &Path) -> bool {
-        match self.mounts.lock().coming.get_mut(at) {
+    pub(super) async fn call_off(&self, at: &Path, workspace: Option<&Name>) -> bool {
+        let meant = |c: &&mut Coming| workspace.is_none() || c.writes.as_ref() == workspace;
+        match self.mounts.lock().coming.get_mut(at).filter(meant) {
             None => return false,
             Some(c) if c.stage == Stage::Mounting => {}
             Some(c) => {
                 c.stage = Stage::Cancelled;
+                c.off.store(true, Ordering::Relaxed);
                 self.changed.notify_waiters();
                 return true;
             }
@@ -523,16 +536,23 @@ impl Daemon {
 
     /// Publishes what an earlier daemon of this directory left in the journal, where its head still names that opening: nobody may ever
     /// mount it here again, and until it is given back no other node gets it without a lost window.
-    pub(super) async fn resume(self: Arc<Self>) {
-        for (store, name) in self.engine.unattached() {
+    ///
+    /// `left` was announced by [`Self::hold`].
+    pub(super) async fn resume(self: Arc<Self>, left: Vec<(String, Name)>) {
+        for key in left {
+            let (store, name) = key.clone();
             let attached = loop {
                 let (engine, mut request) = match AttachRequest::new(store.as_str(), name.clone()) {
                     Ok(request) => (self.engine.clone(), request),
                     Err(e) => break Err(e),
                 };
                 request.origin = Origin::OwnTail;
+                self.hold(std::slice::from_ref(&key));
                 match on_thread(move || async move { engine.attach(request).await }).await {
-                    Err(e) if e.kind() == ErrorKind::Unavailable && !self.is_closing() => tokio::time::sleep(RESUME_PAUSE).await,
+                    Err(e) if e.kind() == ErrorKind::Unavailable && !self.is_closing() => {
+                        self.let_pass(&key);
+                        tokio::time::sleep(RESUME_PAUSE).await;
+                    }
                     other => break other,
                 }
             };
@@ -549,7 +569,18 @@ impl Daemon {
                 // Mounted meanwhile, or another's now: then it is `recover` that is asked for.
                 Err(e) => tracing::info!(workspace = %name, error = %e, "what an earlier daemon left stays in the journal"),
             }
+            self.let_pass(&key);
         }
+    }
+
+    /// Lets openings of these workspaces wait.
+    pub(super) fn hold(&self, workspaces: &[(String, Name)]) {
+        self.mounts.lock().closing.extend(workspaces.iter().cloned());
+    }
+
+    fn let_pass(&self, key: &(String, Name)) {
+        self.mounts.lock().closing.remove(key);
+        self.changed.notify_waiters();
     }
 
     /// Answers once the mount is gone.

@@ -153,9 +153,11 @@ impl Service {
 
     async fn detach_it(&self, r: v1::DetachRequest) -> Result<v1::DetachResponse> {
         let target = absolute(&r.target)?;
-        let of = self.selector(Some(target.clone()), optional(&r.workspace)?);
+        let workspace = optional(&r.workspace)?;
+        let called_off = self.daemon.call_off(&target, workspace.as_ref()).await;
+        let of = self.selector(Some(target.clone()), workspace);
         let gone = |was_attached| v1::DetachResponse { was_attached, left_bytes: 0, released: false };
-        if self.daemon.call_off(&target).await {
+        if called_off {
             return Ok(gone(true));
         }
         let (daemon, flush) = (self.daemon.clone(), Duration::from_millis(r.flush_ms.into()));
