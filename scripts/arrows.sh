@@ -17,7 +17,9 @@ declare -A MAY=(
     [hiloop-rocks]="types"
     [hiloop-engine]="cache env journal manifest source store types"
     [hiloop-sim]="cache engine env journal manifest source store types"
-    [hiloop-fusefs]="cache engine env journal manifest rocks source store transport types"
+    [hiloop-control]="types"
+    [hiloop-csi]="control types"
+    [hiloop-fusefs]="cache control engine env journal manifest rocks source store transport types"
     [hiloop-powercut]="env"
     [hiloop-transport]="env"
     [hiloop-benches]="cache engine env fusefs journal manifest rocks sim source store types"
@@ -51,6 +53,14 @@ for crate in "${ENGINE[@]}"; do
     checks=$((checks + 1))
     reached=$(cargo tree -p "$crate" -e normal --prefix none --format '{p}' | awk '{print $1}' | sort -u)
     bad=$(grep -xE "$FORBIDDEN" <<<"$reached" || true)
+    [ -z "$bad" ] || wrong "$crate reaches $(tr '\n' ' ' <<<"$bad")"
+done
+
+# Programs that only ask the daemon carry none of it.
+for crate in hiloop-control hiloop-csi; do
+    checks=$((checks + 1))
+    reached=$(cargo tree -p "$crate" -e normal --prefix none --format '{p}' | awk '{print $1}' | sort -u)
+    bad=$(grep -xE 'hiloop-(engine|store|cache|journal|manifest|rocks|fusefs)|rocksdb|object_store|fuser' <<<"$reached" || true)
     [ -z "$bad" ] || wrong "$crate reaches $(tr '\n' ' ' <<<"$bad")"
 done
 

@@ -11,9 +11,9 @@ names() {
     awk '
         /^ *Running .*\(.*-[0-9a-f]+\)$/ { n = $NF; gsub(/[()]/, "", n); sub(/.*\//, "", n); sub(/-[0-9a-f]+$/, "", n); crate = n "::" }
         /^ *Doc-tests / { crate = "" }
-        /^test (suites|acceptance)::[^ ]+ \.\.\. ok/ { print $2; next }
+        /^test (suites|acceptance|csi)::[^ ]+ \.\.\. ok/ { print $2; next }
         /^test .+ \.\.\. ok$/ { if (crate != "") print crate $2 }
-        /^[^ ]+: test$/ { sub(/: test$/, ""); print ($0 ~ /^(suites|acceptance)::/ ? "" : crate) $0 }' "$@" | sort -u
+        /^[^ ]+: test$/ { sub(/: test$/, ""); print ($0 ~ /^(suites|acceptance|csi)::/ ? "" : crate) $0 }' "$@" | sort -u
 }
 
 list=$(mktemp)
@@ -26,13 +26,14 @@ else
     cargo test --workspace --lib --bins --tests -- --list >"$list.all" 2>&1 || { tail -n 30 "$list.all"; die "the tests do not build"; }
     scripts/suites.sh --list >>"$list.all"
     scripts/acceptance.sh --list >>"$list.all"
+    scripts/csi.sh --list >>"$list.all"
     names "$list.all" >"$list"
 fi
 
 rows=0 proven=0 open=() failures=0
 while IFS='|' read -r _ number _ tests _; do
     number=${number//[[:space:]]/}
-    [[ $number =~ ^[AB][0-9]+$ ]] || continue
+    [[ $number =~ ^[ABCD][0-9]+$ ]] || continue
     rows=$((rows + 1))
     named=$(grep -oE '`[a-z0-9_]+::[^`]+`' <<<"$tests" | tr -d '`' || true)
     if [ -z "$named" ]; then
@@ -45,7 +46,7 @@ while IFS='|' read -r _ number _ tests _; do
     done <<<"$named"
 done <docs/requirements.md
 
-want=($(seq -f 'A%g' 1 26) A30 $(seq -f 'B%g' 33 37) B42 B43)
+want=($(seq -f 'A%g' 1 26) A30 $(seq -f 'B%g' 33 37) B42 B43 C46 C49 C51 C52 C55 C58 C61 $(seq -f 'D%g' 62 65))
 [ "$rows" -eq ${#want[@]} ] || { echo "docs/requirements.md has $rows rows, not ${#want[@]}"; failures=$((failures + 1)); }
 echo "$proven of $rows requirements name tests that $([ $# -gt 0 ] && echo passed || echo exist); open: ${open[*]:-none}"
 [ "$failures" -eq 0 ]

@@ -7,6 +7,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 PJDFSTEST=0.2.2
 FSX=0.3.2
 VERSITYGW=v1.8.0
+CSI_SANITY=v5.5.0
 
 exec 9>"$CACHE/setup.lock"
 flock 9
@@ -51,7 +52,7 @@ go_tool() {
     local minor
     minor=$(go env GOVERSION | sed -n 's/^go1\.\([0-9]*\).*/\1/p')
     # Since 1.21 Go fetches the toolchain that a module asks for.
-    [ "${minor:-0}" -ge 21 ] || die "$(go version) cannot build versitygw (the S3 server of the tests): install Go 1.21 or later"
+    [ "${minor:-0}" -ge 21 ] || die "$(go version) cannot build versitygw and csi-sanity (tests): install Go 1.21 or later"
     GOBIN="$CACHE/bin" go install "$1@$2"
 }
 
@@ -61,6 +62,7 @@ cargo clippy --version >/dev/null 2>&1 || die "clippy is missing: rustup compone
 packages
 tool pjdfstest "$PJDFSTEST" cargo_tool pjdfstest "$PJDFSTEST"
 tool fsx "$FSX" cargo_tool fsx "$FSX"
+tool csi-sanity "$CSI_SANITY" go_tool github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity "$CSI_SANITY"
 tool versitygw "$VERSITYGW" go_tool github.com/versity/versitygw/cmd/versitygw "$VERSITYGW"
 [ -c /dev/fuse ] || die "/dev/fuse is missing: load the fuse module (modprobe fuse)"
 say "set-up is complete"

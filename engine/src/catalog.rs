@@ -20,10 +20,14 @@ mod base;
 mod gc_docs;
 mod head;
 mod store;
+#[cfg(test)]
+mod tests;
 
 pub use base::{BaseDoc, BaseRoot, DomainDoc, PUBLIC_DOMAIN};
 pub use gc_docs::{Deleted, DeletedKind, Intent, IntentKind, Lease};
-pub use head::{CutOff, Head, Heartbeat, LineageEvent, LineageKind, LostWindow, OwnedHead, Parent, ParentKind, Release, SnapshotDoc};
+pub use head::{
+    Claimed, CutOff, Head, Heartbeat, LineageEvent, LineageKind, LostWindow, OwnedHead, Parent, ParentKind, Release, SnapshotDoc,
+};
 pub use store::{Catalog, Document, Found};
 
 /// Format number of every document of this version.

@@ -81,13 +81,13 @@ async fn delete_workspace(ctx: &StoreContext, name: &Name, force: bool) -> Resul
     let c = &ctx.catalog;
     for _ in 0..REDO {
         let Found { doc: head, version } = c.live_head(name).await?;
-        if head.session.is_some() && head.release.is_none() && !force {
+        if head.is_open() && !force {
             let node = head.node.map_or_else(|| "an unnamed node".to_owned(), |n| format!("node {n}"));
             return Err(Error::conflict(format!("workspace {name:?} is open for write on {node}"))
                 .at(ctx.store().name())
                 .hint("unmount it there, or delete it with --force: what that node has not published is then lost"));
         }
-        let owned = head.session.is_some() && head.release.is_none();
+        let owned = head.is_open();
         let deleted = Deleted { owned, ..deletion(ctx, DeletedKind::Workspace, name, head.nonce, head.root, head.bases.clone()) };
         c.create(&deleted).await?;
         if bury(ctx, head, &version).await? {

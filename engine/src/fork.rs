@@ -6,10 +6,10 @@
 
 use futures::StreamExt;
 use futures::stream;
-use hiloop_types::{Error, ErrorKind, Name, NameKind, Result, WriterEpoch};
+use hiloop_types::{Claim, Error, ErrorKind, Name, NameKind, Result, WriterEpoch};
 use serde::Serialize;
 
-use crate::catalog::{FORMAT, Head, Intent, IntentKind, PUBLIC_DOMAIN, Parent, ParentKind};
+use crate::catalog::{Claimed, FORMAT, Head, Intent, IntentKind, PUBLIC_DOMAIN, Parent, ParentKind};
 use crate::context::StoreContext;
 use crate::lease::REDO;
 use crate::look::{SourceRoot, look_up, resolve};
@@ -28,6 +28,18 @@ pub struct ForkOptions {
     pub domain: Option<Name>,
     /// Quota in bytes; inherited where absent.
     pub quota: Option<u64>,
+    /// Claim that the one child is bound to from its first moment on. It is not made over a deleted workspace then: the identity of a
+    /// claim never comes back.
+    pub binding: Option<Binding>,
+}
+
+/// A claim and what it asked for.
+#[derive(Clone, Debug)]
+pub struct Binding {
+    /// The claim.
+    pub claim: Claim,
+    /// Its size and base.
+    pub claimed: Claimed,
 }
 
 /// One child.
@@ -163,7 +175,8 @@ async fn put_child(ctx: &StoreContext, source: &SourceRoot, name: &str, domain: 
         inode_limit: source.inode_limit,
         quota: options.quota.or(source.quota),
         domain: domain.clone(),
-        claim: None,
+        claim: options.binding.as_ref().map(|b| b.claim.clone()),
+        claimed: options.binding.as_ref().map(|b| b.claimed.clone()),
         nonce: ctx.catalog.nonce(),
         release: None,
         cut_off: None,
@@ -175,7 +188,7 @@ async fn put_child(ctx: &StoreContext, source: &SourceRoot, name: &str, domain: 
     for _ in 0..NAME_ATTEMPTS {
         let there = match put {
             Ok(_) => return Ok(size(&head)),
-            Err(Some(there)) if there.doc.tombstone => there,
+            Err(Some(there)) if there.doc.tombstone && options.binding.is_none() => there,
             Err(Some(_)) => return Err(Error::conflict(format!("workspace {name:?} exists already")).at(ctx.store().name())),
             Err(None) => return Err(Error::conflict(format!("the head of workspace {name:?} was removed by hand")).at(ctx.store().name())),
         };

@@ -31,4 +31,5 @@ pub mod ship;
 pub mod stop;
 mod traverse;
 mod view;
+pub mod volume;
 pub mod workspace;

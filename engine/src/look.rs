@@ -2,7 +2,7 @@
 
 use hiloop_manifest::tree::RootRef;
 use hiloop_store::Version;
-use hiloop_types::{Error, Name, NameKind, Result, Session, WriterEpoch};
+use hiloop_types::{Claim, Error, Name, NameKind, Result, Session, WriterEpoch};
 use serde::Serialize;
 
 use crate::catalog::{BaseDoc, BaseRoot, Found, Head, LineageEvent, LineageKind, LostWindow, Parent, ParentKind, SnapshotDoc};
@@ -218,7 +218,7 @@ pub struct WorkspaceRow {
     /// Dedup domain.
     pub domain: Name,
     /// Kubernetes claim.
-    pub claim: Option<String>,
+    pub claim: Option<Claim>,
     /// Seconds since 1970.
     pub created: u64,
 }
@@ -264,7 +264,7 @@ pub async fn list_bases(ctx: &StoreContext) -> Result<Vec<BaseRow>> {
 /// As [`list_bases`].
 pub async fn list_workspaces(ctx: &StoreContext) -> Result<Vec<WorkspaceRow>> {
     let row = |h: Head| WorkspaceRow {
-        open: h.session.is_some() && h.release.is_none(),
+        open: h.is_open(),
         name: h.name,
         root: h.root.map(|r| r.node.id.to_string()),
         epoch: h.epoch,

@@ -14,6 +14,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+pub(crate) use attach::read_super;
 pub use attach::{AttachReport, AttachRequest, Origin};
 pub use heartbeat::HeartbeatPace;
 use hiloop_cache::{Cache, CacheOptions, CacheStats};
@@ -27,6 +28,7 @@ pub use retire::DetachReport;
 use tail::Tail;
 
 use crate::catalog::Catalog;
+use crate::context::StoreContext;
 use crate::hydrate::{Hydrator, Memory};
 use crate::workspace::{NodeShared, Workspace, WorkspaceStatus};
 
@@ -144,6 +146,21 @@ impl Engine {
     /// The disk cache.
     pub fn cache(&self) -> &Arc<Cache> {
         &self.0.cache
+    }
+
+    /// What the commands over a store need, with what this node has open and cached already.
+    ///
+    /// # Errors
+    /// Where the store cannot be opened.
+    pub async fn context(&self, url: &str) -> Result<StoreContext> {
+        Ok(self.context_of(&self.store(url).await?))
+    }
+
+    /// Openings of this node that its journal holds and nobody attached: their heads may still name them, and then an attach resumes them.
+    pub fn unattached(&self) -> Vec<(String, Name)> {
+        let tails = self.0.tails.lock();
+        let own = tails.values().filter(|t| !t.is_done() && !t.stream.foreign);
+        own.map(|t| (t.stream.doc.store.clone(), t.stream.doc.name.clone())).collect()
     }
 
     pub(crate) async fn store(&self, url: &str) -> Result<OpenStore> {

@@ -1,7 +1,7 @@
 //! Heads, snapshots, and what is known about who wrote them.
 
 use hiloop_manifest::tree::RootRef;
-use hiloop_types::{Name, Nonce, Session, WriterEpoch};
+use hiloop_types::{Claim, Name, Nonce, ROOT_INO, Session, WriterEpoch};
 use serde::{Deserialize, Serialize};
 
 use super::BaseRoot;
@@ -33,8 +33,11 @@ pub struct Head {
     pub quota: Option<u64>,
     /// Dedup domain.
     pub domain: Name,
-    /// Kubernetes claim (`namespace/name`), where there is one.
-    pub claim: Option<String>,
+    /// Kubernetes claim that the workspace is bound to, where there is one. It never changes.
+    pub claim: Option<Claim>,
+    /// What the claim asked for when it was bound: a repeated request must ask for the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claimed: Option<Claimed>,
     /// Identity of the last conditional write (`protocols.md` 3.2).
     pub nonce: Nonce,
     /// Set by a release; absent while an opening owns the head.
@@ -47,6 +50,47 @@ pub struct Head {
     pub created: u64,
     /// What the last opening knew about the window before it.
     pub lost_window: Option<LostWindow>,
+}
+
+impl Head {
+    /// The head of a new workspace without content.
+    pub fn empty(catalog: &super::Catalog, name: Name, epoch: WriterEpoch, domain: Name, quota: Option<u64>) -> Self {
+        Self {
+            format: super::FORMAT,
+            name,
+            epoch,
+            session: None,
+            node: None,
+            root: None,
+            sequence: 0,
+            parent: None,
+            bases: Vec::new(),
+            inode_limit: ROOT_INO.0 + 1,
+            quota,
+            domain,
+            claim: None,
+            claimed: None,
+            nonce: catalog.nonce(),
+            release: None,
+            cut_off: None,
+            tombstone: false,
+            created: catalog.now(),
+            lost_window: None,
+        }
+    }
+    /// True while an opening holds the head.
+    pub fn is_open(&self) -> bool {
+        self.session.is_some() && self.release.is_none()
+    }
+}
+
+/// What a claim asked for when a workspace was made for it or bound to it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Claimed {
+    /// Bytes; absent: any.
+    pub size: Option<u64>,
+    /// Base; what was adopted may come from elsewhere.
+    pub base: Option<Name>,
 }
 
 /// Where a workspace or snapshot came from: its parent only.
@@ -221,4 +265,7 @@ pub struct OwnedHead {
     pub accepted: u64,
     /// Last published sequence.
     pub published: u64,
+    /// Accepted bytes that are not published, for messages to newcomers.
+    #[serde(default)]
+    pub backlog_bytes: u64,
 }

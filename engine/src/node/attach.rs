@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use hiloop_manifest::DomainKey;
 use hiloop_manifest::schema::{Attr, FileKind, Key, KeyKind, NameHasher, Prefix, Super, Totals, Value};
@@ -16,7 +16,7 @@ use super::{Attached, Engine, OpenStore};
 use crate::catalog::{CutOff, FORMAT, Found, Head, LineageEvent, LineageKind, LostWindow, PUBLIC_DOMAIN};
 use crate::context::StoreContext;
 use crate::fork::{ForkOptions, fork};
-use crate::hydrate::DomainKeys;
+use crate::hydrate::{DomainKeys, Hydrator};
 use crate::layer::Layer;
 use crate::lease::ReadLease;
 use crate::record::{OPEN, StreamDoc};
@@ -30,6 +30,10 @@ pub enum Origin {
     Empty,
     /// A source as the commands name it (`base:X`, `snapshot:X`, `workspace:X`, or an unambiguous name).
     Source(String),
+    /// It must exist: an opening creates nothing.
+    Existing,
+    /// It must be this node's own opening still, which its journal holds: nothing is created or fenced.
+    OwnTail,
 }
 
 /// What to attach, and how.
@@ -51,10 +55,10 @@ pub struct AttachRequest {
     pub take_over: bool,
     /// Dedup domain of a new workspace.
     pub domain: Name,
-    /// Kubernetes claim of a new workspace.
-    pub claim: Option<String>,
     /// User and group that own the root directory of a new, empty workspace.
     pub owner: (u32, u32),
+    /// Set by whoever does not want it any more: the opening then ends without taking the head, as far as it has not.
+    pub called_off: Arc<AtomicBool>,
 }
 
 impl AttachRequest {
@@ -72,9 +76,9 @@ impl AttachRequest {
             quota: None,
             take_over: false,
             domain: Name::new(NameKind::Domain, "default")?,
-            claim: None,
             // An ordinary user's own workspace must be theirs to write.
             owner: (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw()),
+            called_off: Arc::default(),
         })
     }
 }
@@ -152,7 +156,7 @@ impl Engine {
     /// `NotFound` for an unknown source, `Invalid` for one without a tree, and those of the store.
     pub async fn attach_read_only(&self, store_url: &str, source: &str) -> Result<Workspace> {
         let store = self.store(store_url).await?;
-        let lease = ReadLease::take(&self.context(&store), source).await?;
+        let lease = ReadLease::take(&self.context_of(&store), source).await?;
         let found = lease.source().clone();
         if found.root.is_none() {
             return Err(Error::invalid(format!("{} has no published tree yet", found.qualified())).hint("mount it for write first"));
@@ -171,6 +175,7 @@ impl Engine {
             quota: found.quota,
             domain: found.domain.clone(),
             claim: None,
+            claimed: None,
             nonce: store.catalog.nonce(),
             release: None,
             cut_off: None,
@@ -190,7 +195,7 @@ impl Engine {
         self.build(&store, &request, head, &opening, Some(lease)).await
     }
 
-    fn context(&self, store: &OpenStore) -> StoreContext {
+    pub(super) fn context_of(&self, store: &OpenStore) -> StoreContext {
         StoreContext::over(store.catalog.clone(), store.hydrator.clone(), self.0.options.node.to_string())
     }
 
@@ -232,9 +237,15 @@ impl Engine {
             return Ok(false);
         }
         match &request.origin {
+            Origin::Existing | Origin::OwnTail if found.is_some() => {
+                Err(Error::not_found(format!("workspace {:?} is deleted", request.name)).at(store.catalog.store().name()))
+            }
+            Origin::Existing | Origin::OwnTail => {
+                Err(Error::not_found(format!("there is no workspace {:?}", request.name)).at(store.catalog.store().name()))
+            }
             Origin::Source(source) => {
-                let context = self.context(store);
-                let options = ForkOptions { quota: request.quota, domain: Some(request.domain.clone()) };
+                let context = self.context_of(store);
+                let options = ForkOptions { quota: request.quota, domain: Some(request.domain.clone()), binding: None };
                 let mut results = fork(&context, source, &[request.name.to_string()], &options).await?;
                 match results.pop().and_then(|r| r.error) {
                     None => Ok(true),
@@ -244,27 +255,7 @@ impl Engine {
             Origin::Empty => {
                 store.catalog.domain(&request.domain).await?;
                 let epoch = found.as_ref().map_or(WriterEpoch(0), |f| WriterEpoch(f.doc.epoch.0 + 1));
-                let head = Head {
-                    format: FORMAT,
-                    name: request.name.clone(),
-                    epoch,
-                    session: None,
-                    node: None,
-                    root: None,
-                    sequence: 0,
-                    parent: None,
-                    bases: Vec::new(),
-                    inode_limit: ROOT_INO.0 + 1,
-                    quota: request.quota,
-                    domain: request.domain.clone(),
-                    claim: request.claim.clone(),
-                    nonce: store.catalog.nonce(),
-                    release: None,
-                    cut_off: None,
-                    tombstone: false,
-                    created: store.catalog.now(),
-                    lost_window: None,
-                };
+                let head = Head::empty(&store.catalog, request.name.clone(), epoch, request.domain.clone(), request.quota);
                 let put = match &found {
                     None => store.catalog.create_head(&head).await?,
                     Some(f) => store.catalog.swap_head(&f.version, &head).await?,
@@ -282,11 +273,16 @@ impl Engine {
             if let Some(opening) = self.resume(&found, request)? {
                 return Ok(opening);
             }
+            if matches!(request.origin, Origin::OwnTail) {
+                return Err(Error::conflict(format!("workspace {} was opened anew since this node wrote to it", request.name))
+                    .hint("`recover` makes a workspace of what this node has not published"));
+            }
             let accepted = match (&found.doc.session, &found.doc.release) {
-                (Some(_), None) if !request.take_over => self.watch(store, &found).await?,
+                (Some(_), None) if !request.take_over => self.watch(store, &found, &request.called_off).await?,
                 (Some(_), None) => self.last_accepted(store, &found).await?,
                 _ => None,
             };
+            wanted(&request.called_off, &request.name)?;
             if let Some(opening) = self.swap_in(store, request, found, accepted).await? {
                 return Ok(opening);
             }
@@ -431,7 +427,7 @@ impl Engine {
         let own = store.catalog.domain(&head.domain).await?;
         let keys = DomainKeys { public: DomainKey(public.key_bytes()?), own: DomainKey(own.key_bytes()?) };
         let superblock = match &head.root {
-            Some(root) => read_super(store, root).await?,
+            Some(root) => read_super(&store.hydrator, root).await?,
             None => Super { name_key: *own_name_key(&keys).as_bytes(), totals: Totals::default(), next_ino: 0, epoch: head.epoch },
         };
         let (layers, active, totals, next_ino, accepted) = match &opening.folded {
@@ -483,6 +479,15 @@ impl Engine {
     }
 }
 
+/// # Errors
+/// `Closed` where the opening was called off.
+pub(super) fn wanted(called_off: &AtomicBool, name: &Name) -> Result<()> {
+    match called_off.load(Ordering::Relaxed) {
+        true => Err(Error::closed(format!("the opening of workspace {name} was called off"))),
+        false => Ok(()),
+    }
+}
+
 fn already(name: &Name) -> Error {
     Error::conflict(format!("workspace {name} is attached already by this daemon")).hint("unmount it first, or fork it")
 }
@@ -491,10 +496,10 @@ fn own_name_key(keys: &DomainKeys) -> blake3::Hash {
     blake3::keyed_hash(&keys.own.0, b"hiloop name hash v1")
 }
 
-async fn read_super(store: &OpenStore, root: &RootRef) -> Result<Super> {
+/// What a tree says about itself as a whole.
+pub(crate) async fn read_super(hydrator: &Hydrator, root: &RootRef) -> Result<Super> {
     let key = Key::superblock();
-    let bytes = store
-        .hydrator
+    let bytes = hydrator
         .with_nodes(|h| get(h, root, key.as_bytes()))
         .await?
         .ok_or_else(|| Error::corrupt("the tree has no superblock").at(root.node.loc.pack))?;

@@ -110,6 +110,7 @@ impl Engine {
             quota: None,
             domain: old.domain.clone(),
             claim: None,
+            claimed: None,
             nonce: store.catalog.nonce(),
             release: None,
             cut_off: None,

@@ -11,3 +11,4 @@ mod gc_races;
 mod look;
 mod publish;
 mod support;
+mod volume;

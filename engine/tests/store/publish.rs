@@ -160,7 +160,7 @@ async fn a_private_domain_shares_nothing_with_the_public_one() {
     let out = dir.path().join("out");
     export(&ctx, "workspace:w", &out).await.unwrap();
     assert_eq!(fs::read(out.join("f")).unwrap(), noise(8, 50_000));
-    let options = hiloop_engine::fork::ForkOptions { domain: Some(name("other")), quota: None };
+    let options = hiloop_engine::fork::ForkOptions { domain: Some(name("other")), ..Default::default() };
     let e = hiloop_engine::fork::fork(&ctx, "base:private", &["x".into()], &options).await.unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Invalid, "{e}");
 }

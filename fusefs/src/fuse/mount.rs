@@ -11,6 +11,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hiloop_control::mountinfo;
 use hiloop_engine::workspace::Workspace;
 use hiloop_env::Env;
 use hiloop_types::{Error, ErrorKind, Result, ResultExt};
@@ -18,11 +19,11 @@ use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, umount2};
 use parking_lot::{Condvar, Mutex};
 
+use super::FSTYPE;
 use super::core::Core;
 use super::stats::FuseStats;
 use super::transport::{Invalidator, Transport, on_descriptor, through_helper};
 use super::workers::Workers;
-use super::{FSTYPE, mountinfo};
 
 const DEVICE: &str = "/dev/fuse";
 /// Read-ahead of the kernel, KiB: as much as one request carries.
@@ -45,6 +46,8 @@ pub struct MountOptions {
     pub read_only: bool,
     /// Let other users in; root's mounts should, ordinary users need `user_allow_other` in /etc/fuse.conf.
     pub allow_other: bool,
+    /// Set-user-id bits have no effect (a root mount only; fusermount3 always mounts so).
+    pub nosuid: bool,
     /// Data path.
     pub profile: Profile,
     /// Clock.
@@ -124,13 +127,13 @@ fn refuse_mounted(path: &Path) -> Result<()> {
 /// # Errors
 /// Denied (may not mount; no fusermount3), NotFound (no /dev/fuse), Conflict (mounted already), others as the system gives them.
 pub fn mount(ws: Workspace, options: MountOptions) -> Result<Mount> {
-    let MountOptions { mountpoint, read_only, allow_other, profile: Profile::Standard, env, workers } = options;
+    let MountOptions { mountpoint, read_only, allow_other, nosuid, profile: Profile::Standard, env, workers } = options;
     refuse_mounted(&mountpoint)?;
     let read_only = read_only || ws.is_read_only();
     let source = format!("hiloop:{}", ws.name());
     let core = Core::new(ws, env, workers, read_only);
     let transport = if nix::unistd::geteuid().is_root() {
-        mount_as_root(&core, &mountpoint, &source, allow_other)?
+        mount_as_root(&core, &mountpoint, &source, allow_other, nosuid)?
     } else {
         through_helper(core.clone(), &mountpoint, &source, read_only, allow_other).map_err(|e| {
             Error::io("mount through fusermount3", &e)
@@ -158,7 +161,7 @@ pub fn mount(ws: Workspace, options: MountOptions) -> Result<Mount> {
     Ok(mount)
 }
 
-fn mount_as_root(core: &Arc<Core>, mountpoint: &Path, source: &str, allow_other: bool) -> Result<Box<dyn Transport>> {
+fn mount_as_root(core: &Arc<Core>, mountpoint: &Path, source: &str, allow_other: bool, nosuid: bool) -> Result<Box<dyn Transport>> {
     let device = OpenOptions::new().read(true).write(true).open(DEVICE).at(DEVICE).map_err(|e| match e.kind() {
         ErrorKind::NotFound => e.hint("the kernel has no FUSE: modprobe fuse"),
         _ => e,
@@ -169,6 +172,9 @@ fn mount_as_root(core: &Arc<Core>, mountpoint: &Path, source: &str, allow_other:
         data.push_str(",allow_other");
     }
     let mut flags = MsFlags::MS_NODEV;
+    if nosuid {
+        flags |= MsFlags::MS_NOSUID;
+    }
     if core.read_only {
         flags |= MsFlags::MS_RDONLY;
     }
@@ -252,6 +258,11 @@ impl Mount {
     /// Where it is mounted.
     pub fn mountpoint(&self) -> &Path {
         &self.0.mountpoint
+    }
+
+    /// Number of its connection, which is the minor device number of the mount.
+    pub fn connection(&self) -> Option<u32> {
+        self.0.connection
     }
 
     /// The workspace it shows.

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use hiloop_types::{Result, ResultExt};
 
 const FILE: &str = "/proc/self/mountinfo";
+/// File system type of our mounts.
+pub const FSTYPE: &str = "fuse.hiloop";
 
 /// A mount of this mount namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,7 +28,7 @@ pub struct MountEntry {
 impl MountEntry {
     /// True for a mount of this program, whichever daemon serves it.
     pub fn is_ours(&self) -> bool {
-        self.fstype == super::FSTYPE
+        self.fstype == FSTYPE
     }
 
     /// The workspace of one of our mounts.
