@@ -5,7 +5,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 . ./lib.sh
 cd "$ROOT"
 
-ALL=(fmt clippy arrows unit integration docs suites acceptance s3 requirements)
+ALL=(fmt clippy arrows unit integration docs suites acceptance s3 bench requirements)
 
 stage_fmt() { cargo fmt --all --check; }
 stage_clippy() { cargo clippy --quiet --workspace --all-targets -- -D warnings; }
@@ -20,6 +20,8 @@ stage_docs() {
 stage_suites() { scripts/suites.sh; }
 stage_acceptance() { scripts/acceptance.sh --store file; }
 stage_s3() { scripts/acceptance.sh --store s3; }
+# Counts of requests, flushes and puts, never a time.
+stage_bench() { scripts/bench.sh smoke; }
 # Reads the logs of the stages that ran before it, so that a test which is named but did not run is found.
 stage_requirements() {
     local logs=() s
@@ -59,7 +61,7 @@ count() {
 start=$SECONDS
 scripts/setup.sh
 budget+=("$(printf '%-14s %8s' setup "$(spell $((SECONDS - start)))")")
-if [[ " ${stages[*]} " =~ \ (suites|acceptance|s3)\  ]]; then
+if [[ " ${stages[*]} " =~ \ (suites|acceptance|s3|bench)\  ]]; then
     start=$SECONDS
     build_binaries
     budget+=("$(printf '%-14s %8s' build "$(spell $((SECONDS - start)))")")
