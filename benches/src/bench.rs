@@ -81,7 +81,8 @@ pub fn bench(names: &[String], programs: &Programs, scratch: &Path, env: &Env) -
         let dir = Scratch::new(scratch.path().join(name))?;
         let ran = match row {
             Row::Scenario(s) => {
-                let mut context = Context { dir: dir.path(), programs, env, say: &mut say };
+                let limit = Deadline::new(env, Duration::from_secs(s.minutes * 60));
+                let mut context = Context { dir: dir.path(), programs, env, limit, say: &mut say };
                 scenario::run(&s.name, &mut context).map(|figures| report.figures.extend(figures))
             }
             Row::Suite(s) => suite(&matrix, s, dir.path(), programs, &watchdog, env, &mut say, &mut report),

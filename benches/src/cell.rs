@@ -121,7 +121,7 @@ impl Cell {
     pub fn remark(&self) -> String {
         match &self.outcome {
             Outcome::Measured if self.usable() => String::new(),
-            Outcome::Measured => format!("void: the disk's two runs differ by {:.2}", self.steady),
+            Outcome::Measured => format!("void: A/A {:.2}", self.steady),
             Outcome::Void(why) => format!("void: {why}"),
             Outcome::TimedOut(seconds) => format!("timed out after {seconds} s"),
             Outcome::Failed(why) => format!("failed: {why}"),

@@ -17,6 +17,7 @@ pub mod machine;
 pub mod matrix;
 pub mod mounts;
 pub mod process;
+pub mod raw;
 pub mod report;
 pub mod rounds;
 pub mod run;

@@ -71,6 +71,10 @@ struct Run {
 }
 
 fn main() -> ExitCode {
+    if rustls::crypto::aws_lc_rs::default_provider().install_default().is_err() {
+        let _ = writeln!(std::io::stderr(), "error: another TLS provider is installed");
+        return ExitCode::FAILURE;
+    }
     match run(Line::parse().command) {
         Ok(code) => code,
         Err(e) => {

@@ -136,15 +136,29 @@ impl Mounted {
     pub fn flush(&self) -> Result<Value> {
         self.ask("flush")
     }
+    /// Unmounts one of several workspaces of a daemon, which lives on.
+    ///
+    /// # Errors
+    /// As the command; `Internal` where something is mounted afterwards.
+    pub fn leave(mut self) -> Result<()> {
+        self.take_away()?;
+        // Nothing is left to do when this value goes.
+        self.pid = 0;
+        Ok(())
+    }
+    fn take_away(&self) -> Result<()> {
+        self.ask("unmount")?;
+        match mounted_type(&self.at)? {
+            Some(kind) => Err(Error::internal(format!("still mounted ({kind})")).at(self.at.display())),
+            None => Ok(()),
+        }
+    }
     /// Unmounts and waits for the daemon to end.
     ///
     /// # Errors
     /// As the command; `Internal` where something is mounted afterwards or the daemon stays.
     pub fn unmount(self) -> Result<()> {
-        self.ask("unmount")?;
-        if let Some(kind) = mounted_type(&self.at)? {
-            return Err(Error::internal(format!("still mounted ({kind})")).at(self.at.display()));
-        }
+        self.take_away()?;
         end(self.pid).then_some(()).ok_or_else(|| Error::internal(format!("daemon {} does not end", self.pid)))
     }
 }
@@ -154,7 +168,7 @@ impl Drop for Mounted {
         if matches!(mounted_type(&self.at), Ok(Some(_))) {
             detach(&self.at);
         }
-        if !end(self.pid) && is_ours(self.pid, &self.cache) {
+        if self.pid != 0 && !end(self.pid) && is_ours(self.pid, &self.cache) {
             let _ = kill(Pid::from_raw(self.pid), Signal::SIGKILL);
         }
     }

@@ -19,6 +19,12 @@ pub(super) fn new(head: &[&str]) -> Table {
 
 /// Everything that a person wants to see.
 pub fn tables(report: &Report) -> String {
+    let text = text(report);
+    // The padding of the last column is of no use to anybody.
+    text.lines().map(|line| format!("{}\n", line.trim_end())).collect()
+}
+
+fn text(report: &Report) -> String {
     let mut out = String::new();
     let suites: Vec<&str> = {
         let mut seen = BTreeSet::new();

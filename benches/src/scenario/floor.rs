@@ -36,7 +36,7 @@ pub(super) fn run(context: &mut Context<'_>) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
     let mut near = true;
     for mode in [Mode::Pinned, Mode::Free] {
-        (context.say)(&format!("floor: single requests, {}", mode.name()));
+        context.phase(&format!("floor: single requests, {}", mode.name()))?;
         mode.bind(&pids)?;
         let mut micros = vec![[const { Vec::<f64>::new() }; 2]; KNOWN.len()];
         for round in 0..ROUNDS {

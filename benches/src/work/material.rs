@@ -111,10 +111,10 @@ impl Material {
 }
 
 /// Bytes of a block of the large file.
-pub(super) const MIB: usize = 1 << 20;
+pub(crate) const MIB: usize = 1 << 20;
 
 /// A MiB of the large file: bytes that do not compress, all blocks different.
-pub(super) fn block(n: u32) -> Vec<u8> {
+pub(crate) fn block(n: u32) -> Vec<u8> {
     let mut x = (u64::from(n) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mut out = Vec::with_capacity(MIB);
     while out.len() < MIB {

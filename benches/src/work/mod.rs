@@ -4,6 +4,7 @@ mod check;
 mod go;
 mod material;
 
+pub(crate) use material::{MIB, block};
 pub use material::{Material, Size};
 
 use serde::{Deserialize, Serialize};
