@@ -5,7 +5,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 . ./lib.sh
 cd "$ROOT"
 
-ALL=(fmt clippy arrows unit integration docs suites acceptance s3 csi requirements)
+ALL=(fmt clippy arrows unit integration docs suites acceptance s3 csi bench requirements)
 
 stage_fmt() { cargo fmt --all --check; }
 stage_clippy() { cargo clippy --quiet --workspace --all-targets -- -D warnings; }
@@ -21,6 +21,8 @@ stage_suites() { scripts/suites.sh; }
 stage_acceptance() { scripts/acceptance.sh --store file; }
 stage_s3() { scripts/acceptance.sh --store s3; }
 stage_csi() { scripts/csi.sh; }
+# Counts of requests, flushes and puts, never a time.
+stage_bench() { scripts/bench.sh smoke; }
 # Reads the logs of the stages that ran before it, so that a test which is named but did not run is found.
 stage_requirements() {
     local logs=() s
@@ -60,7 +62,7 @@ count() {
 start=$SECONDS
 scripts/setup.sh
 budget+=("$(printf '%-14s %8s' setup "$(spell $((SECONDS - start)))")")
-if [[ " ${stages[*]} " =~ \ (suites|acceptance|s3|csi)\  ]]; then
+if [[ " ${stages[*]} " =~ \ (suites|acceptance|s3|csi|bench)\  ]]; then
     start=$SECONDS
     build_binaries
     budget+=("$(printf '%-14s %8s' build "$(spell $((SECONDS - start)))")")

@@ -8,8 +8,6 @@ use hiloop_types::Ino;
 
 use crate::fs::attr::SetTime;
 
-/// How long the kernel may keep names and attributes: for ever, since every change comes through it.
-pub(super) const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
 /// Inode numbers are never used twice, so that one generation is enough.
 pub(super) const GENERATION: Generation = Generation(0);
 /// Shown as the size of a directory, as ext4 shows a small one: programs take 0 for empty.

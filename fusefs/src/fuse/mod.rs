@@ -8,6 +8,7 @@
 mod adapter;
 mod convert;
 mod core;
+pub mod kernel;
 mod mount;
 mod park;
 mod stats;

@@ -1,22 +1,23 @@
-//! The figures of the workspace engine.
+//! The figures of the workspace engine on a small and a large tree: fork, cold open, memory, cached stat, puts.
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use hiloop_env::Env;
 use hiloop_types::{Error, Result};
 use serde_json::{Value, json};
 
-use crate::figure::{Figure, Verdict, table};
+use super::Context;
+use crate::figure::{Figure, Verdict};
 use crate::mounts::Mounted;
 use crate::run::{Tool, anonymous, number, timed};
 use crate::sample::Spread;
-use crate::steps::steps;
 use crate::tree::{make_directory, tiny, tiny_content, tiny_path, walk};
 use crate::watch::{Event, Watch, objects, puts, reads_after_head};
 
+/// Files of the large tree.
+const FILES: u32 = 100_000;
 /// Children of one fork call.
 const CHILDREN: usize = 20;
 /// Pairs of fork calls that are compared.
@@ -33,101 +34,52 @@ const IN_ONE_DIRECTORY: u32 = 1000;
 const CACHES: u64 = (64 + 32 + 32) << 20;
 const OVERHEAD: u64 = 64 << 20;
 
-/// What to run.
-#[derive(Clone, Debug)]
-pub struct Quick {
-    /// The binary under test.
-    pub binary: PathBuf,
-    /// Directory on a real disk.
-    pub scratch: PathBuf,
-    /// Where the figures are written as JSON.
-    pub json: Option<PathBuf>,
-    /// Rounds of the comparisons.
-    pub rounds: u32,
-    /// Files of the large tree.
-    pub files: u32,
-}
-
-/// A directory that is removed with its value.
-struct Scratch(PathBuf);
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        if let Err(e) = fs::remove_dir_all(&self.0) {
-            let _ = writeln!(io::stderr(), "warning: {} stays behind: {e}", self.0.display());
-        }
-    }
-}
-
 struct Bench<'a> {
     tool: Tool,
     store: PathBuf,
     env: &'a Env,
-    started: std::time::Duration,
 }
 
-/// Takes all figures and prints them.
+/// Takes all figures.
 ///
 /// # Errors
 /// Where a step fails or content is wrong; a missed target is none.
-pub fn quick(options: &Quick, env: &Env) -> Result<()> {
-    let absolute = |path: &Path| path.canonicalize().map_err(|e| Error::io(path.display(), &e));
-    let (binary, scratch) = (absolute(&options.binary)?, absolute(&options.scratch)?);
-    let dir = Scratch(scratch.join(format!("hiloop-bench.{}", std::process::id())));
-    let store = dir.0.join("store");
+pub fn run(context: &mut Context<'_>) -> Result<Vec<Figure>> {
+    let dir = context.dir.to_owned();
+    let store = dir.join("store");
     make_directory(&store)?;
-    let tool = Tool { program: binary, store: format!("file://{}", store.display()), dir: dir.0.clone() };
-    let bench = Bench { tool, store, env, started: env.monotonic() };
-    let large = options.files / IN_ONE_DIRECTORY;
+    let tool = Tool { program: context.programs.ours.clone(), store: format!("file://{}", store.display()), dir, vars: Vec::new() };
+    let env = context.env;
+    let bench = Bench { tool, store, env };
+    let large = FILES / IN_ONE_DIRECTORY;
     let mut figures = Vec::new();
 
-    bench.say("publishing two trees")?;
+    context.phase("engine: publishing two trees")?;
     bench.publish("small", 10, 100)?;
     let seconds = bench.publish("large", large, IN_ONE_DIRECTORY)?;
     let rate = f64::from(large * IN_ONE_DIRECTORY) / seconds;
     let measured = format!("{seconds:.1} s, {rate:.0} files/s");
-    figures.push(Figure::new(
-        format!("publish a base of {} files", options.files),
-        "-",
-        measured,
-        Verdict::Info,
-        json!({ "seconds": seconds }),
-    ));
-    bench.say("fork")?;
-    figures.extend(bench.fork(options.files)?);
-    bench.say("cold open")?;
+    figures.push(Figure::new(format!("publish a base of {} files", FILES), "-", measured, Verdict::Info, json!({ "seconds": seconds })));
+    context.phase("engine: fork")?;
+    figures.extend(bench.fork(FILES)?);
+    context.phase("engine: cold open")?;
     let (figure, mounted) = bench.cold_open("small", "1,000 files", 9, 99, 10)?;
     figures.push(figure);
     mounted.unmount()?;
-    let (figure, mounted) = bench.cold_open("large", &format!("{} files", options.files), large / 2, 421, large)?;
+    let (figure, mounted) = bench.cold_open("large", &format!("{} files", FILES), large / 2, 421, large)?;
     figures.push(figure);
-    bench.say("memory and cached stat")?;
+    context.phase("engine: memory and cached stat")?;
     figures.extend(bench.memory(&mounted, large)?);
     figures.push(bench.cached_stat(&mounted)?);
-    bench.say("new files")?;
+    context.phase("engine: new files")?;
     figures.push(bench.new_files(&mounted)?);
     let (seconds, ()) = timed(env, || mounted.unmount())?;
     let shown = format!("{seconds:.1} s");
     figures.push(Figure::new("unmount after all that, daemon gone", "-", shown, Verdict::Info, json!({ "seconds": seconds })));
-    bench.say("untar, git, SQLite")?;
-    figures.extend(steps(&bench.tool, env, options.rounds)?);
-
-    let seconds = env.monotonic().saturating_sub(bench.started).as_secs_f64();
-    if let Some(path) = &options.json {
-        let all = json!({ "figures": figures, "seconds": seconds, "rounds": options.rounds });
-        fs::write(path, format!("{all:#}\n")).map_err(|e| Error::io(path.display(), &e))?;
-    }
-    let shown = table(&mut io::stdout().lock(), &figures);
-    shown.map_err(|e| Error::io("standard output", &e))?;
-    bench.say("done")
+    Ok(figures)
 }
 
 impl Bench<'_> {
-    fn say(&self, what: &str) -> Result<()> {
-        let at = self.env.monotonic().saturating_sub(self.started).as_secs_f64();
-        writeln!(io::stderr(), "bench [{at:5.1} s] {what}").map_err(|e| Error::io("standard error", &e))
-    }
-
     /// Publishes a tree as a base and makes two workspaces of it: one to fork, one to open. Returns the seconds of publishing.
     fn publish(&self, name: &str, dirs: u32, files: u32) -> Result<f64> {
         let tree = self.tool.dir.join(name);

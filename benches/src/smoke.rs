@@ -1,0 +1,57 @@
+//! What must hold on any machine, however busy: counts, never times.
+
+use crate::cell::{Cell, Outcome};
+use crate::report::Report;
+use crate::work::Step;
+
+/// Requests of one kind beyond the floor's that a step of ours may cost: RELEASE comes when the kernel likes, so the last of one step
+/// may count in the next.
+const FEW: u64 = 4;
+
+/// What is wrong; empty where all is well.
+pub fn wrong(report: &Report) -> Vec<String> {
+    let mut wrong: Vec<String> = Vec::new();
+    let cell = |target: &str, step: Step| report.cells.iter().find(|c| c.target == target && c.step == step);
+    for cell in report.cells.iter().filter(|c| c.outcome != Outcome::Measured) {
+        wrong.push(format!("{} on {}: {}", cell.step.name(), cell.target, cell.remark()));
+    }
+    for step in Step::ALL {
+        let (Some(ours), Some(floor)) = (cell("ours", *step), cell("floor", *step)) else { continue };
+        wrong.extend(requests(ours, floor));
+        wrong.extend(puts(ours));
+    }
+    if report.cells.iter().filter(|c| c.target == "ours").count() < Step::SIXTEEN.len() {
+        wrong.push("fewer than sixteen steps ran on ours".to_owned());
+    }
+    wrong
+}
+
+/// Ours must not make the kernel ask more than a file system that does nothing but answer.
+fn requests(ours: &Cell, floor: &Cell) -> Option<String> {
+    let of = |c: &Cell| c.typical().and_then(|l| l.counts.fuse.clone());
+    let (Some(by), Some(floor)) = (of(ours), of(floor)) else {
+        return Some(format!("{}: requests were not counted", ours.step.name()));
+    };
+    // What the floor leaves to the kernel costs ours one request instead of hundreds.
+    let more = |(op, n): &(&String, &u64)| **n > floor.get(*op).unwrap_or(&0) + FEW;
+    if let Some((op, n)) = by.iter().find(more) {
+        let least = floor.get(op).unwrap_or(&0);
+        return Some(format!("{}: {n} FUSE requests {op}, {least} on the floor: {by:?} against {floor:?}", ours.step.name()));
+    }
+    let mine: u64 = by.values().sum();
+    let silent = matches!(ours.step, Step::ReadBig | Step::RandomRead | Step::MapBig);
+    let opens = 2;
+    if silent && mine > opens {
+        return Some(format!("{}: {mine} FUSE requests for pages that are cached", ours.step.name()));
+    }
+    None
+}
+
+/// At most a put for each MiB that was sent or each second that was worked, one more for the head, and one for what had begun.
+fn puts(ours: &Cell) -> Option<String> {
+    let leg = ours.legs.iter().max_by_key(|l| l.counts.store.map(|s| s.puts))?;
+    let store = leg.counts.store?;
+    let seconds = leg.seconds + leg.drain.unwrap_or(0.0);
+    let most = 2 * (1 + (store.up >> 20) + seconds.ceil() as u64);
+    (store.puts > most).then(|| format!("{}: {} puts for {} bytes", ours.step.name(), store.puts, store.up))
+}
