@@ -19,6 +19,8 @@ declare -A MAY=(
     [hiloop-sim]="cache engine env journal manifest source store types"
     [hiloop-fusefs]="cache engine env journal manifest rocks source store types"
     [hiloop-powercut]="env"
+    [hiloop-proxy]="env"
+    [hiloop-fuzz]="cache engine fusefs journal manifest source store types"
     [hiloop-benches]="cache engine env fusefs journal manifest rocks sim source store types"
 )
 # Third-party crates that only these of ours may name directly.

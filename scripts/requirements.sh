@@ -11,9 +11,9 @@ names() {
     awk '
         /^ *Running .*\(.*-[0-9a-f]+\)$/ { n = $NF; gsub(/[()]/, "", n); sub(/.*\//, "", n); sub(/-[0-9a-f]+$/, "", n); crate = n "::" }
         /^ *Doc-tests / { crate = "" }
-        /^test (suites|acceptance)::[^ ]+ \.\.\. ok/ { print $2; next }
+        /^test (suites|acceptance|faults)::[^ ]+ \.\.\. ok/ { print $2; next }
         /^test .+ \.\.\. ok$/ { if (crate != "") print crate $2 }
-        /^[^ ]+: test$/ { sub(/: test$/, ""); print ($0 ~ /^(suites|acceptance)::/ ? "" : crate) $0 }' "$@" | sort -u
+        /^[^ ]+: test$/ { sub(/: test$/, ""); print ($0 ~ /^(suites|acceptance|faults)::/ ? "" : crate) $0 }' "$@" | sort -u
 }
 
 list=$(mktemp)
@@ -26,6 +26,7 @@ else
     cargo test --workspace --lib --bins --tests -- --list >"$list.all" 2>&1 || { tail -n 30 "$list.all"; die "the tests do not build"; }
     scripts/suites.sh --list >>"$list.all"
     scripts/acceptance.sh --list >>"$list.all"
+    scripts/faults.sh --list >>"$list.all"
     names "$list.all" >"$list"
 fi
 

@@ -25,6 +25,7 @@ pub use base::{BaseDoc, BaseRoot, DomainDoc, PUBLIC_DOMAIN};
 pub use gc_docs::{Deleted, DeletedKind, Intent, IntentKind, Lease};
 pub use head::{CutOff, Head, Heartbeat, LineageEvent, LineageKind, LostWindow, OwnedHead, Parent, ParentKind, Release, SnapshotDoc};
 pub use store::{Catalog, Document, Found};
+pub(crate) use store::{decode, encode};
 
 /// Format number of every document of this version.
 pub const FORMAT: u32 = 1;

@@ -14,7 +14,7 @@
 //! | bit rot in the journal | `J` (damage) | same | `D::node_lost_keeps_published` |
 //! | node lost for ever | `F::lost_window_is_recorded` | same | `D::node_lost_keeps_published` |
 //! | fenced by another node | `F::fenced_tail_becomes_a_fork` | same | `F::a_live_writer_is_refused_by_name_and_fenced_on_demand` |
-//! | store slow or away | `B::store_away_then_back` | same | same |
+//! | store slow or away | `B::store_away_then_back`; missing reads `D::a_miss_waits_for_a_store_that_is_away` | same | same |
 //!
 //! # Threads and locks
 //!
@@ -33,6 +33,7 @@ mod txn;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 pub(crate) use admission::Control;
 pub use admission::{Admission, Cost};
@@ -52,6 +53,10 @@ use crate::catalog::{BaseRoot, Catalog, Found, Head};
 use crate::hydrate::{DomainKeys, Hydrator};
 use crate::lease::ReadLease;
 use crate::stop::{Miss, Stop};
+
+/// Wait before what is missing is asked for again; doubles.
+const FETCH_PAUSE: Duration = Duration::from_millis(100);
+const FETCH_PAUSE_MAX: Duration = Duration::from_secs(2);
 
 /// What `fsync` waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -278,32 +283,46 @@ impl Shared {
     }
 
     pub async fn fetch(self: &Arc<Self>, miss: Miss) -> Result<()> {
-        let work = async {
-            match miss {
-                Miss::Node(n) => self.hydrator.node_now(&n).await.map(drop),
-                Miss::Chunks(chunks) => {
-                    self.hydrator.chunks_ahead(&self.keys, &chunks).await;
-                    for c in &chunks {
-                        self.hydrator.chunk_now(&self.keys, c).await?;
-                    }
-                    Ok(())
+        let mut last = None;
+        let patient = async {
+            let mut pause = FETCH_PAUSE;
+            loop {
+                match self.fetch_once(&miss).await {
+                    // A store that refuses or is gone has not answered: whoever misses something waits for it (`protocols.md` 1).
+                    Err(e) if e.kind() == ErrorKind::Unavailable => last = Some(e),
+                    answered => return answered,
                 }
-                Miss::Staged(at) => {
-                    let shared = self.clone();
-                    let read = tokio::task::spawn_blocking(move || shared.node.journal.verify_staged(&state::staged_ref(&at)));
-                    match read.await {
-                        // Published and released meanwhile: the operation will find the bytes elsewhere.
-                        Ok(Err(e)) if matches!(e.kind(), ErrorKind::Corrupt) && !self.state.read().names_slab(at.slab) => Ok(()),
-                        Ok(r) => r.map(drop),
-                        Err(e) => Err(Error::internal(format!("a read of staged data died: {e}"))),
-                    }
-                }
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(FETCH_PAUSE_MAX);
             }
         };
-        match tokio::time::timeout(limits::READ_DEADLINE, work).await {
-            Ok(r) => r,
-            Err(_) => {
-                Err(Error::unavailable(format!("the store did not answer within {} s", limits::READ_DEADLINE.as_secs())).at(&self.name))
+        match tokio::time::timeout(limits::READ_DEADLINE, patient).await {
+            Ok(answered) => answered,
+            Err(_) => Err(last.unwrap_or_else(|| {
+                Error::unavailable(format!("the store did not answer within {} s", limits::READ_DEADLINE.as_secs())).at(&self.name)
+            })),
+        }
+    }
+
+    async fn fetch_once(self: &Arc<Self>, miss: &Miss) -> Result<()> {
+        match miss {
+            Miss::Node(n) => self.hydrator.node_now(n).await.map(drop),
+            Miss::Chunks(chunks) => {
+                self.hydrator.chunks_ahead(&self.keys, chunks).await;
+                for c in chunks {
+                    self.hydrator.chunk_now(&self.keys, c).await?;
+                }
+                Ok(())
+            }
+            Miss::Staged(at) => {
+                let (shared, at) = (self.clone(), *at);
+                let read = tokio::task::spawn_blocking(move || shared.node.journal.verify_staged(&state::staged_ref(&at)));
+                match read.await {
+                    // Published and released meanwhile: the operation will find the bytes elsewhere.
+                    Ok(Err(e)) if matches!(e.kind(), ErrorKind::Corrupt) && !self.state.read().names_slab(at.slab) => Ok(()),
+                    Ok(r) => r.map(drop),
+                    Err(e) => Err(Error::internal(format!("a read of staged data died: {e}"))),
+                }
             }
         }
     }
