@@ -18,9 +18,9 @@ behind_proxy() {
     s3_start "$DIR/objects"
     proxy_start
     STORE=$(s3_url test "$PROXY_PORT")
-    make_tree "$DIR/tree" 1000
-    head -c $((16 * MIB)) /dev/urandom >tree/large
-    head -c $((16 * MIB)) /dev/urandom >tree/other
+    make_tree "$DIR/tree" 300
+    head -c $((8 * MIB)) /dev/urandom >tree/large
+    head -c $((8 * MIB)) /dev/urandom >tree/other
     publish tree "$DIR/tree" >/dev/null
 }
 
@@ -46,12 +46,12 @@ whole() {
 # One kind of fault after the other, each dense, under a reader whose cache is empty and a writer; neither sees any of it.
 check_each_fault_in_turn() {
     local rule kind n=0 before writer rules=(
-        '"fault": "slow_down", "probability": 0.5, "retry_after_s": 0'
-        '"fault": "reset_before", "probability": 0.4'
-        '"fault": "reset_applied", "probability": 0.4'
-        '"fault": "error_applied", "probability": 0.4'
-        '"fault": "cut_body", "probability": 0.5'
-        '"fault": "reset_during", "probability": 0.5'
+        '"fault": "slow_down", "probability": 0.3, "retry_after_s": 0'
+        '"fault": "reset_before", "probability": 0.3'
+        '"fault": "reset_applied", "probability": 0.3'
+        '"fault": "error_applied", "probability": 0.3'
+        '"fault": "cut_body", "probability": 0.3'
+        '"fault": "reset_during", "probability": 0.3'
         '"fault": "delay", "probability": 0.3, "delay_ms": 500'
         '"fault": "stall", "count": 2, "methods": ["GET"]'
         '"fault": "stall", "count": 1, "methods": ["PUT"], "path_prefix": "/bucket/test/packs/"'
@@ -66,7 +66,7 @@ check_each_fault_in_turn() {
         plan "{\"rules\": [{$rule}]}"
         (seq "$n" $((n + 2000)) | split -a 3 -l 50 - "mnt/turn-$n-") &
         writer=$!
-        head -c $((4 * MIB)) /dev/urandom >"written-$n"
+        head -c $((2 * MIB)) /dev/urandom >"written-$n"
         cp "written-$n" mnt/
         cmp tree/large mnt/large || fail "a read under $rule is wrong"
         diff -r tree/nested mnt/nested >&2 || fail "a small file under $rule is wrong"
@@ -122,7 +122,7 @@ check_store_away() {
     took=$((SECONDS - start))
     grep -q 'Input/output error' miss.errors && ! grep -q 'No such file' miss.errors || { cat miss.errors; fail "a miss is not EIO"; }
     # The name is here, the content is not: the error is not kept.
-    look=$(stat -c %s mnt/other) && [ "$look" -eq $((16 * MIB)) ] || fail "the file that could not be read is gone"
+    look=$(stat -c %s mnt/other) && [ "$look" -eq $((8 * MIB)) ] || fail "the file that could not be read is gone"
     figure "waited at $((last / MIB)) MiB of 48, EIO after $took s"
     while [ $((SECONDS - start)) -lt "${HILOOP_OUTAGE_S:-35}" ]; do sleep 0.5; done
     [ "$(proxied .counters.outages)" -eq 1 ] || fail "there was no outage"

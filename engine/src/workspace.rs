@@ -175,18 +175,19 @@ impl Workspace {
         Ok((value, seqno))
     }
 
-    /// Brings what was missing into memory, on background threads; `done` is called once, within [`limits::READ_DEADLINE`].
-    pub fn fetch(&self, miss: Miss, done: Done) {
+    /// Brings what was missing into memory, on background threads; a store that does not answer is waited for at most `patience`, and
+    /// then `done` is called.
+    pub fn fetch(&self, miss: Miss, patience: Duration, done: Done) {
         let shared = self.0.clone();
-        self.0.node.runtime.spawn(async move { done(shared.fetch(miss).await) });
+        self.0.node.runtime.spawn(async move { done(shared.fetch(miss, patience).await) });
     }
 
-    /// [`Self::fetch`] for callers that may block; not on a runtime thread.
+    /// [`Self::fetch`] with a patience of [`limits::READ_DEADLINE`], for callers that may block; not on a runtime thread.
     ///
     /// # Errors
     /// As [`Self::fetch`]'s result.
     pub fn fetch_blocking(&self, miss: Miss) -> Result<()> {
-        self.0.node.runtime.block_on(self.0.fetch(miss))
+        self.0.node.runtime.block_on(self.0.fetch(miss, limits::READ_DEADLINE))
     }
 
     /// Runs a reading operation, waiting for what it misses. Not on a runtime or FUSE thread.
@@ -282,7 +283,7 @@ impl Shared {
         }
     }
 
-    pub async fn fetch(self: &Arc<Self>, miss: Miss) -> Result<()> {
+    pub async fn fetch(self: &Arc<Self>, miss: Miss, patience: Duration) -> Result<()> {
         let mut last = None;
         let patient = async {
             let mut pause = FETCH_PAUSE;
@@ -296,10 +297,10 @@ impl Shared {
                 pause = (pause * 2).min(FETCH_PAUSE_MAX);
             }
         };
-        match tokio::time::timeout(limits::READ_DEADLINE, patient).await {
+        match tokio::time::timeout(patience, patient).await {
             Ok(answered) => answered,
             Err(_) => Err(last.unwrap_or_else(|| {
-                Error::unavailable(format!("the store did not answer within {} s", limits::READ_DEADLINE.as_secs())).at(&self.name)
+                Error::unavailable(format!("the store did not answer within {:.1} s", patience.as_secs_f64())).at(&self.name)
             })),
         }
     }
