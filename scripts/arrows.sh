@@ -22,6 +22,8 @@ declare -A MAY=(
     [hiloop-fusefs]="cache control engine env journal manifest rocks source store transport types"
     [hiloop-powercut]="env"
     [hiloop-transport]="env"
+    [hiloop-proxy]="env"
+    [hiloop-fuzz]="cache engine fusefs journal manifest source store types"
     [hiloop-benches]="cache engine env fusefs journal manifest rocks sim source store types"
 )
 # Third-party crates that only these of ours may name directly.

@@ -11,9 +11,9 @@ names() {
     awk '
         /^ *Running .*\(.*-[0-9a-f]+\)$/ { n = $NF; gsub(/[()]/, "", n); sub(/.*\//, "", n); sub(/-[0-9a-f]+$/, "", n); crate = n "::" }
         /^ *Doc-tests / { crate = "" }
-        /^test (suites|acceptance|csi)::[^ ]+ \.\.\. ok/ { print $2; next }
+        /^test (suites|acceptance|faults|csi)::[^ ]+ \.\.\. ok/ { print $2; next }
         /^test .+ \.\.\. ok$/ { if (crate != "") print crate $2 }
-        /^[^ ]+: test$/ { sub(/: test$/, ""); print ($0 ~ /^(suites|acceptance|csi)::/ ? "" : crate) $0 }' "$@" | sort -u
+        /^[^ ]+: test$/ { sub(/: test$/, ""); print ($0 ~ /^(suites|acceptance|faults|csi)::/ ? "" : crate) $0 }' "$@" | sort -u
 }
 
 list=$(mktemp)
@@ -27,6 +27,7 @@ else
     scripts/suites.sh --list >>"$list.all"
     scripts/acceptance.sh --list >>"$list.all"
     scripts/csi.sh --list >>"$list.all"
+    scripts/faults.sh --list >>"$list.all"
     names "$list.all" >"$list"
 fi
 

@@ -29,6 +29,7 @@ pub use head::{
     Claimed, CutOff, Head, Heartbeat, LineageEvent, LineageKind, LostWindow, OwnedHead, Parent, ParentKind, Release, SnapshotDoc,
 };
 pub use store::{Catalog, Document, Found};
+pub(crate) use store::{decode, encode};
 
 /// Format number of every document of this version.
 pub const FORMAT: u32 = 1;

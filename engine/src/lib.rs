@@ -20,6 +20,8 @@ pub mod export;
 pub mod fork;
 pub mod forward;
 pub mod fsck;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod gc;
 pub mod hydrate;
 mod layer;

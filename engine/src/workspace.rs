@@ -14,7 +14,7 @@
 //! | bit rot in the journal | `J` (damage) | same | `D::node_lost_keeps_published` |
 //! | node lost for ever | `F::lost_window_is_recorded` | same | `D::node_lost_keeps_published` |
 //! | fenced by another node | `F::fenced_tail_becomes_a_fork` | same | `F::a_live_writer_is_refused_by_name_and_fenced_on_demand` |
-//! | store slow or away | `B::store_away_then_back` | same | same |
+//! | store slow or away | `B::store_away_then_back`; missing reads `D::a_miss_waits_for_a_store_that_is_away` | same | same |
 //!
 //! # Threads and locks
 //!
@@ -33,6 +33,7 @@ mod txn;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 pub(crate) use admission::Control;
 pub use admission::{Admission, Cost};
@@ -52,6 +53,10 @@ use crate::catalog::{BaseRoot, Catalog, Found, Head};
 use crate::hydrate::{DomainKeys, Hydrator};
 use crate::lease::ReadLease;
 use crate::stop::{Miss, Stop};
+
+/// Wait before what is missing is asked for again; doubles.
+const FETCH_PAUSE: Duration = Duration::from_millis(100);
+const FETCH_PAUSE_MAX: Duration = Duration::from_secs(2);
 
 /// What `fsync` waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -170,18 +175,19 @@ impl Workspace {
         Ok((value, seqno))
     }
 
-    /// Brings what was missing into memory, on background threads; `done` is called once, within [`limits::READ_DEADLINE`].
-    pub fn fetch(&self, miss: Miss, done: Done) {
+    /// Brings what was missing into memory, on background threads; a store that does not answer is waited for at most `patience`, and
+    /// then `done` is called.
+    pub fn fetch(&self, miss: Miss, patience: Duration, done: Done) {
         let shared = self.0.clone();
-        self.0.node.runtime.spawn(async move { done(shared.fetch(miss).await) });
+        self.0.node.runtime.spawn(async move { done(shared.fetch(miss, patience).await) });
     }
 
-    /// [`Self::fetch`] for callers that may block; not on a runtime thread.
+    /// [`Self::fetch`] with a patience of [`limits::READ_DEADLINE`], for callers that may block; not on a runtime thread.
     ///
     /// # Errors
     /// As [`Self::fetch`]'s result.
     pub fn fetch_blocking(&self, miss: Miss) -> Result<()> {
-        self.0.node.runtime.block_on(self.0.fetch(miss))
+        self.0.node.runtime.block_on(self.0.fetch(miss, limits::READ_DEADLINE))
     }
 
     /// Runs a reading operation, waiting for what it misses. Not on a runtime or FUSE thread.
@@ -277,33 +283,47 @@ impl Shared {
         }
     }
 
-    pub async fn fetch(self: &Arc<Self>, miss: Miss) -> Result<()> {
-        let work = async {
-            match miss {
-                Miss::Node(n) => self.hydrator.node_now(&n).await.map(drop),
-                Miss::Chunks(chunks) => {
-                    self.hydrator.chunks_ahead(&self.keys, &chunks).await;
-                    for c in &chunks {
-                        self.hydrator.chunk_now(&self.keys, c).await?;
-                    }
-                    Ok(())
+    pub async fn fetch(self: &Arc<Self>, miss: Miss, patience: Duration) -> Result<()> {
+        let mut last = None;
+        let patient = async {
+            let mut pause = FETCH_PAUSE;
+            loop {
+                match self.fetch_once(&miss).await {
+                    // A store that refuses or is gone has not answered: whoever misses something waits for it (`protocols.md` 1).
+                    Err(e) if e.kind() == ErrorKind::Unavailable => last = Some(e),
+                    answered => return answered,
                 }
-                Miss::Staged(at) => {
-                    let shared = self.clone();
-                    let read = tokio::task::spawn_blocking(move || shared.node.journal.verify_staged(&state::staged_ref(&at)));
-                    match read.await {
-                        // Published and released meanwhile: the operation will find the bytes elsewhere.
-                        Ok(Err(e)) if matches!(e.kind(), ErrorKind::Corrupt) && !self.state.read().names_slab(at.slab) => Ok(()),
-                        Ok(r) => r.map(drop),
-                        Err(e) => Err(Error::internal(format!("a read of staged data died: {e}"))),
-                    }
-                }
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(FETCH_PAUSE_MAX);
             }
         };
-        match tokio::time::timeout(limits::READ_DEADLINE, work).await {
-            Ok(r) => r,
-            Err(_) => {
-                Err(Error::unavailable(format!("the store did not answer within {} s", limits::READ_DEADLINE.as_secs())).at(&self.name))
+        match tokio::time::timeout(patience, patient).await {
+            Ok(answered) => answered,
+            Err(_) => Err(last.unwrap_or_else(|| {
+                Error::unavailable(format!("the store did not answer within {:.1} s", patience.as_secs_f64())).at(&self.name)
+            })),
+        }
+    }
+
+    async fn fetch_once(self: &Arc<Self>, miss: &Miss) -> Result<()> {
+        match miss {
+            Miss::Node(n) => self.hydrator.node_now(n).await.map(drop),
+            Miss::Chunks(chunks) => {
+                self.hydrator.chunks_ahead(&self.keys, chunks).await;
+                for c in chunks {
+                    self.hydrator.chunk_now(&self.keys, c).await?;
+                }
+                Ok(())
+            }
+            Miss::Staged(at) => {
+                let (shared, at) = (self.clone(), *at);
+                let read = tokio::task::spawn_blocking(move || shared.node.journal.verify_staged(&state::staged_ref(&at)));
+                match read.await {
+                    // Published and released meanwhile: the operation will find the bytes elsewhere.
+                    Ok(Err(e)) if matches!(e.kind(), ErrorKind::Corrupt) && !self.state.read().names_slab(at.slab) => Ok(()),
+                    Ok(r) => r.map(drop),
+                    Err(e) => Err(Error::internal(format!("a read of staged data died: {e}"))),
+                }
             }
         }
     }

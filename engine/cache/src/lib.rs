@@ -17,6 +17,8 @@
 mod cache;
 mod disk;
 mod frame;
+#[doc(hidden)]
+pub mod fuzzing;
 mod options;
 mod policy;
 mod record;

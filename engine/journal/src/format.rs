@@ -36,9 +36,9 @@ pub(crate) const SLOT_LEN: usize = 4096;
 /// Links that an anchor slot can hold; recovery rewrites everything into one link when they run out.
 pub(crate) const LINKS_MAX: usize = 100;
 
-const SEGMENT_MAGIC: &[u8; 4] = b"HLJS";
-const ANCHOR_MAGIC: &[u8; 4] = b"HLJA";
-const SLAB_MAGIC: &[u8; 4] = b"HLJD";
+pub(crate) const SEGMENT_MAGIC: &[u8; 4] = b"HLJS";
+pub(crate) const ANCHOR_MAGIC: &[u8; 4] = b"HLJA";
+pub(crate) const SLAB_MAGIC: &[u8; 4] = b"HLJD";
 
 pub(crate) fn u16_at(b: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([b[at], b[at + 1]])
@@ -49,7 +49,7 @@ pub(crate) fn u32_at(b: &[u8], at: usize) -> u32 {
 pub(crate) fn u64_at(b: &[u8], at: usize) -> u64 {
     u64::from(u32_at(b, at)) | u64::from(u32_at(b, at + 4)) << 32
 }
-fn put32(b: &mut [u8], at: usize, v: u32) {
+pub(crate) fn put32(b: &mut [u8], at: usize, v: u32) {
     b[at..at + 4].copy_from_slice(&v.to_le_bytes());
 }
 fn put64(b: &mut [u8], at: usize, v: u64) {
@@ -103,7 +103,7 @@ fn open_header<'a>(b: &'a [u8], magic: &[u8; 4], len: usize) -> Result<Option<&'
     }
 }
 
-fn seal_header(b: &mut [u8], magic: &[u8; 4]) {
+pub(crate) fn seal_header(b: &mut [u8], magic: &[u8; 4]) {
     b[..4].copy_from_slice(magic);
     put32(b, 4, VERSION);
     let at = b.len() - 4;
@@ -216,7 +216,7 @@ pub(crate) fn segment_seed(incarnation: u64, generation: u64) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&incarnation.to_le_bytes()), &generation.to_le_bytes())
 }
 
-fn header_crc(seed: u32, offset: u64, header: &[u8]) -> u32 {
+pub(crate) fn header_crc(seed: u32, offset: u64, header: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c_append(seed, &offset.to_le_bytes()), &header[4..RECORD_HEADER])
 }
 

@@ -75,6 +75,8 @@ mod commit;
 pub mod dirlock;
 pub mod disk;
 mod format;
+#[doc(hidden)]
+pub mod fuzzing;
 mod head;
 mod health;
 mod journal;

@@ -265,13 +265,13 @@ impl DomainDoc {
     }
 }
 
-fn encode<T: Document>(doc: &T) -> Result<(String, Bytes)> {
+pub(crate) fn encode<T: Document>(doc: &T) -> Result<(String, Bytes)> {
     let key = format!("{}{}", T::PREFIX, doc.id());
     let bytes = serde_json::to_vec_pretty(doc).map_err(|e| Error::internal(format!("cannot encode a {}: {e}", T::KIND)).at(&key))?;
     Ok((key, bytes.into()))
 }
 
-fn decode<T: Document>(key: &str, bytes: &[u8]) -> Result<T> {
+pub(crate) fn decode<T: Document>(key: &str, bytes: &[u8]) -> Result<T> {
     #[derive(serde::Deserialize)]
     struct Format {
         format: u32,

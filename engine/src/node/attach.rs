@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use hiloop_manifest::DomainKey;
 use hiloop_manifest::schema::{Attr, FileKind, Key, KeyKind, NameHasher, Prefix, Super, Totals, Value};
 use hiloop_manifest::tree::{RootRef, get};
-use hiloop_types::{Error, Ino, Name, NameKind, Nonce, ROOT_INO, Result, ResultExt, Seqno, Session, WriterEpoch};
+use hiloop_types::{Error, Ino, Name, NameKind, Nonce, ROOT_INO, Result, ResultExt, Seqno, Session, WriterEpoch, limits};
 use parking_lot::{Mutex, RwLock};
 use serde::Serialize;
 
@@ -550,7 +550,7 @@ impl Workspace {
             match f(self) {
                 Ok(v) => return Ok(v),
                 Err(Stop::Error(e)) => return Err(e),
-                Err(Stop::Miss(m)) => self.0.fetch(m).await?,
+                Err(Stop::Miss(m)) => self.0.fetch(m, limits::READ_DEADLINE).await?,
             }
         }
     }

@@ -51,6 +51,27 @@ fn node_lost_keeps_published() {
 }
 
 #[test]
+fn a_miss_waits_for_a_store_that_is_away() {
+    use hiloop_env::Env;
+    use hiloop_store::faults::{Fault, Faults, Rule};
+    use hiloop_store::{Call, Store};
+    use hiloop_types::ErrorKind;
+
+    let faults = Faults::default();
+    let world = World::over(Store::memory(Env::real()).wrapped(|b| faults.wrap(b)));
+    let engine = world.node("n1");
+    let w = world.attach(&engine, "ws");
+    put(&w, "f", &noise(1, 300_000));
+    world.flush(&w);
+    let other = world.node("n2");
+    let w2 = world.take_over(&other, "ws").unwrap();
+    // More often than one fetch asks.
+    let away = faults.inject(Rule::on(Fault::Before(ErrorKind::Unavailable)).call(Call::GetRange).times(5));
+    assert_eq!(read(&w2, "f").unwrap(), noise(1, 300_000));
+    assert_eq!(away.fired(), 5);
+}
+
+#[test]
 fn overwrites_and_truncation_survive_publishing() {
     let world = World::new();
     let engine = world.node("n1");

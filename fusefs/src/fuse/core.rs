@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 use hiloop_engine::stop::Stop;
 use hiloop_engine::workspace::{Txn, Workspace};
@@ -26,6 +27,8 @@ pub(super) struct Core {
     pub(super) listings: Listings,
     pub(super) held_data: HeldData,
     pub(super) read_only: bool,
+    /// When a request last gave up on the store, monotonic.
+    pub(super) gave_up: Mutex<Option<Duration>>,
 }
 
 impl Core {
@@ -42,6 +45,7 @@ impl Core {
             listings: Listings::default(),
             held_data: HeldData::default(),
             read_only,
+            gave_up: Mutex::default(),
         })
     }
 
@@ -70,7 +74,7 @@ impl Core {
     pub(super) fn partial(&self, listed: FsResult<()>, added: bool) -> FsResult<()> {
         match listed {
             Err(FsError::Stop(Stop::Miss(miss))) if added => {
-                self.ws.fetch(miss, Box::new(drop));
+                self.ws.fetch(miss, limits::READ_DEADLINE, Box::new(drop));
                 Ok(())
             }
             Err(_) if added => Ok(()),
