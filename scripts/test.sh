@@ -37,7 +37,7 @@ stage_requirements() {
         [[ " ${ran[*]:-} " != *" $s "* ]] || logs+=("$LOGS/$s.log")
     done
     # With only some of the stages run the names are looked up instead.
-    [ ${#logs[@]} -eq 6 ] || logs=()
+    [ ${#logs[@]} -eq 7 ] || logs=()
     scripts/requirements.sh "${logs[@]}"
 }
 
