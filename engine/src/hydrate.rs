@@ -316,32 +316,36 @@ impl Hydrator {
     async fn chunk_from_disk(&self, keys: &DomainKeys, chunk: &ChunkRef) -> Option<Bytes> {
         let disk = self.0.disk.clone()?;
         let (keys, chunk) = (keys.clone(), *chunk);
-        tokio::task::spawn_blocking(move || {
-            let key = CacheKey::from(chunk.id);
-            let hit = disk.lookup(&key)?;
-            let codec = Codec::from_u8(hit.frame.codec).ok()?;
-            let good = decode_chunk(codec, &hit.frame.stored, hit.frame.plain_len)
-                .and_then(|plain| if hit.verified { Ok(plain) } else { verify(keys.of(chunk.domain), &chunk.id, &plain).map(|()| plain) });
-            match good {
-                Ok(plain) => {
-                    if !hit.verified {
-                        disk.mark_verified(&key);
+        self.0
+            .store
+            .env()
+            .blocking(move || {
+                let key = CacheKey::from(chunk.id);
+                let hit = disk.lookup(&key)?;
+                let codec = Codec::from_u8(hit.frame.codec).ok()?;
+                let good = decode_chunk(codec, &hit.frame.stored, hit.frame.plain_len).and_then(|plain| {
+                    if hit.verified { Ok(plain) } else { verify(keys.of(chunk.domain), &chunk.id, &plain).map(|()| plain) }
+                });
+                match good {
+                    Ok(plain) => {
+                        if !hit.verified {
+                            disk.mark_verified(&key);
+                        }
+                        Some(plain)
                     }
-                    Some(plain)
+                    Err(_) => {
+                        disk.quarantine(&key);
+                        None
+                    }
                 }
-                Err(_) => {
-                    disk.quarantine(&key);
-                    None
-                }
-            }
-        })
-        .await
-        .ok()?
+            })
+            .await
+            .ok()?
     }
 
     async fn disk_lookup(&self, key: CacheKey) -> Option<Bytes> {
         let disk = self.0.disk.clone()?;
-        tokio::task::spawn_blocking(move || disk.lookup(&key).map(|h| h.frame.stored)).await.ok()?
+        self.0.store.env().blocking(move || disk.lookup(&key).map(|h| h.frame.stored)).await.ok()?
     }
 
     fn quarantine(&self, key: &CacheKey) {

@@ -21,6 +21,7 @@ use hiloop_env::Env;
 use hiloop_journal::{DirLock, RecoveryReport, Usage};
 use hiloop_store::{Store, StoreOptions, StoreUrl};
 use hiloop_types::{Error, MetaStore, Name, Nonce, Result, Session};
+pub use open::Ground;
 use parking_lot::Mutex;
 pub use recover::Recovered;
 pub use retire::DetachReport;
@@ -87,8 +88,7 @@ pub(crate) struct Inner {
     pub tails: Mutex<HashMap<Session, Tail>>,
     pub releasing: AtomicBool,
     pub report: RecoveryReport,
-    pub tasks: Mutex<Vec<tokio::task::JoinHandle<()>>>,
-    pub _lock: DirLock,
+    pub _lock: Option<DirLock>,
 }
 
 /// A workspace is named within its store.

@@ -45,7 +45,6 @@ pub use read::{Read, View};
 pub(crate) use replicator::{INO_RESERVE, Replicator, check_head, flushed, release as release_head, run as replicate};
 pub(crate) use state::{State, staged_at};
 pub use status::{Standing, WorkspaceStatus};
-use tokio::runtime::Handle;
 pub use txn::Txn;
 
 use crate::catalog::{BaseRoot, Catalog, Found, Head};
@@ -68,8 +67,8 @@ pub type Done = Box<dyn FnOnce(Result<()>) + Send>;
 
 /// What the workspaces of a node share.
 pub(crate) struct NodeShared {
+    /// Bound to the runtime that the engine was opened on.
     pub env: Env,
-    pub runtime: Handle,
     pub journal: Arc<Journal>,
     /// Unpublished bytes of all workspaces.
     pub backlog: AtomicU64,
@@ -173,7 +172,7 @@ impl Workspace {
     /// Brings what was missing into memory, on background threads; `done` is called once, within [`limits::READ_DEADLINE`].
     pub fn fetch(&self, miss: Miss, done: Done) {
         let shared = self.0.clone();
-        self.0.node.runtime.spawn(async move { done(shared.fetch(miss).await) });
+        self.0.node.env.spawn(async move { done(shared.fetch(miss).await) });
     }
 
     /// [`Self::fetch`] for callers that may block; not on a runtime thread.
@@ -181,7 +180,7 @@ impl Workspace {
     /// # Errors
     /// As [`Self::fetch`]'s result.
     pub fn fetch_blocking(&self, miss: Miss) -> Result<()> {
-        self.0.node.runtime.block_on(self.0.fetch(miss))
+        self.0.node.env.block_on(self.0.fetch(miss))
     }
 
     /// Runs a reading operation, waiting for what it misses. Not on a runtime or FUSE thread.
@@ -273,7 +272,7 @@ impl Shared {
         if matches!(why, Standing::Fenced { .. }) {
             let shared = self.clone();
             // Hooks talk to the kernel, which may wait for a request that only another thread answers.
-            std::thread::spawn(move || shared.fenced_hooks.lock().iter().for_each(|h| h()));
+            self.node.env.blocking(move || shared.fenced_hooks.lock().iter().for_each(|h| h()));
         }
     }
 
@@ -290,7 +289,7 @@ impl Shared {
                 }
                 Miss::Staged(at) => {
                     let shared = self.clone();
-                    let read = tokio::task::spawn_blocking(move || shared.node.journal.verify_staged(&state::staged_ref(&at)));
+                    let read = self.node.env.blocking(move || shared.node.journal.verify_staged(&state::staged_ref(&at)));
                     match read.await {
                         // Published and released meanwhile: the operation will find the bytes elsewhere.
                         Ok(Err(e)) if matches!(e.kind(), ErrorKind::Corrupt) && !self.state.read().names_slab(at.slab) => Ok(()),
@@ -300,7 +299,7 @@ impl Shared {
                 }
             }
         };
-        match tokio::time::timeout(limits::READ_DEADLINE, work).await {
+        match self.node.env.timeout(limits::READ_DEADLINE, work).await {
             Ok(r) => r,
             Err(_) => {
                 Err(Error::unavailable(format!("the store did not answer within {} s", limits::READ_DEADLINE.as_secs())).at(&self.name))

@@ -41,6 +41,7 @@
 //! - The real engine's code: this checks the protocol. The seeded simulator checks the code.
 
 pub mod disk;
+pub mod executor;
 pub mod explore;
 pub mod model;
 pub mod opening;

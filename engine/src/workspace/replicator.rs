@@ -213,7 +213,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
                 if shared.replicator.inner.lock().stop && !matches!(*shared.standing.read(), Standing::Live | Standing::HeadLost { .. }) {
                     return;
                 }
-                tokio::time::sleep(pause).await;
+                shared.node.env.sleep(pause).await;
                 pause = (pause * 2).min(PAUSE_MAX);
             }
         }
@@ -254,7 +254,7 @@ async fn wait_for_work(shared: &Arc<Shared>) -> bool {
         let work = shared.replicator.inner.lock().dirty_since.is_some();
         if work {
             // A later wake-up may be a hurry or a full layer, so it is looked at; time that passed counts.
-            slept = tokio::time::timeout(limits::PUBLISH_INTERVAL, notified).await.is_err();
+            slept = shared.node.env.timeout(limits::PUBLISH_INTERVAL, notified).await.is_err();
         } else {
             notified.await;
         }
@@ -305,8 +305,9 @@ async fn publish_next(shared: &Arc<Shared>) -> Result<()> {
 }
 
 async fn ship(shared: &Arc<Shared>, layer: Arc<Layer>, root: Option<RootRef>) -> Result<RootRef> {
+    let env = shared.node.env.clone();
     let shared = shared.clone();
-    let work = tokio::task::spawn_blocking(move || {
+    let work = env.blocking(move || {
         let node = &shared.node;
         let origin = Origin {
             owner: Owner::workspace(&shared.name),
@@ -315,8 +316,8 @@ async fn ship(shared: &Arc<Shared>, layer: Arc<Layer>, root: Option<RootRef>) ->
             session: shared.session,
             sequence: layer.last.0,
         };
-        let shipper = Shipper::new(shared.catalog.store().clone(), node.env.clone(), node.runtime.clone(), origin);
-        let sealing = Sealing { journal: &node.journal, hydrator: &shared.hydrator, keys: &shared.keys, runtime: &node.runtime };
+        let shipper = Shipper::new(shared.catalog.store().clone(), node.env.clone(), origin);
+        let sealing = Sealing { journal: &node.journal, hydrator: &shared.hydrator, keys: &shared.keys, env: &node.env };
         sealing.ship(&layer, root.as_ref(), shipper)
     });
     let (root, shipped) = work.await.map_err(|e| Error::internal(format!("building a publish died: {e}")))??;
