@@ -8,7 +8,7 @@ mod recover;
 mod retire;
 mod tail;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
@@ -83,9 +83,9 @@ pub(crate) struct Inner {
     pub meta: Arc<dyn MetaStore>,
     pub instance: Nonce,
     pub stores: tokio::sync::Mutex<HashMap<String, OpenStore>>,
-    pub workspaces: Mutex<HashMap<WorkspaceKey, Attached>>,
+    pub workspaces: Mutex<BTreeMap<WorkspaceKey, Attached>>,
     /// What the journal holds of openings that are not attached.
-    pub tails: Mutex<HashMap<Session, Tail>>,
+    pub tails: Mutex<BTreeMap<Session, Tail>>,
     pub releasing: AtomicBool,
     pub report: RecoveryReport,
     pub _lock: Option<DirLock>,

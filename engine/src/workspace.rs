@@ -219,6 +219,14 @@ impl Workspace {
 
     /// Calls `done` once everything up to `upto` is as durable as this opening promises for `fsync`.
     pub fn sync(&self, upto: Seqno, done: Done) {
+        // Somebody else writes this workspace now: what is on this disk is a tail, and `fsync` must not pass it off as kept.
+        let fenced = match &*self.0.standing.read() {
+            standing @ Standing::Fenced { .. } => standing.check(&self.0.name).err(),
+            _ => None,
+        };
+        if let Some(e) = fenced {
+            return done(Err(e));
+        }
         match self.0.durability {
             Durability::Local => self.0.node.journal.commit_async(upto, Box::new(move |r| done(r.map(drop)))),
             Durability::Replicated => self.0.replicator.when_published(upto, done),
@@ -268,7 +276,7 @@ impl Shared {
             *standing = why.clone();
         }
         self.admission.wake_all();
-        self.replicator.fail_waiters(|| why.check(&self.name).err().unwrap_or_else(|| Error::closed("the workspace is closed")));
+        self.replicator.fail_waiters(&why.check(&self.name).err().unwrap_or_else(|| Error::closed("the workspace is closed")));
         if matches!(why, Standing::Fenced { .. }) {
             let shared = self.clone();
             // Hooks talk to the kernel, which may wait for a request that only another thread answers.

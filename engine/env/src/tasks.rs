@@ -123,6 +123,7 @@ impl Tokio {
     }
 }
 
+#[allow(clippy::disallowed_methods, reason = "the one place that sleeps for real")]
 impl Tasks for Tokio {
     fn spawn(&self, task: Job) {
         self.handle().spawn(task);
@@ -132,8 +133,8 @@ impl Tasks for Tokio {
     }
     fn sleep(&self, time: Duration) -> Job {
         // On a runtime its own timer, so that sleeping does not depend on another one.
-        let _inside = Handle::try_current().is_err().then(|| self.handle());
-        let _guard = _inside.as_ref().map(Handle::enter);
+        let elsewhere = Handle::try_current().is_err().then(|| self.handle());
+        let _inside = elsewhere.as_ref().map(Handle::enter);
         Box::pin(tokio::time::sleep(time))
     }
     fn block_on(&self, future: Pin<&mut dyn Future<Output = ()>>) {

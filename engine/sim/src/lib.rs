@@ -47,3 +47,4 @@ pub mod model;
 pub mod opening;
 pub mod rules;
 pub mod scenario;
+pub mod world;

@@ -2,7 +2,7 @@
 //!
 //! Time decides liveness only: a writer that was wrongly thought dead is fenced by its head, not by a clock.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use hiloop_types::{Error, ErrorKind, Result, limits};
@@ -75,7 +75,7 @@ impl Engine {
 
     /// One beat to every store in use; each also checks the heads that the node owns (`protocols.md` 3.5).
     pub(crate) async fn beat(&self, beat: u64) {
-        let mut by_store: HashMap<String, Vec<Workspace>> = HashMap::new();
+        let mut by_store: BTreeMap<String, Vec<Workspace>> = BTreeMap::new();
         for w in self.workspaces() {
             by_store.entry(w.0.store_url.clone()).or_default().push(w);
         }

@@ -1,6 +1,6 @@
 //! Opening a node directory: lock, index, journal, cache.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -57,7 +57,7 @@ impl Engine {
         let env = env.here();
         let Ground { journal: disk, cache, meta, ownership, lock } = ground;
         let dir = options.directory.clone();
-        let mut tails: HashMap<Session, Tail> = tail::load(meta.as_ref())?.into_iter().map(|t| (t.stream.doc.session, t)).collect();
+        let mut tails: BTreeMap<Session, Tail> = tail::load(meta.as_ref())?.into_iter().map(|t| (t.stream.doc.session, t)).collect();
         let floor = tails.values().map(|t| t.published().next()).max().unwrap_or(Seqno(1));
         let mut journal_options = options.journal.clone();
         if ownership == Ownership::AfterReboot {
@@ -105,7 +105,7 @@ impl Engine {
                 cache,
                 meta,
                 stores: tokio::sync::Mutex::new(HashMap::new()),
-                workspaces: Mutex::new(HashMap::new()),
+                workspaces: Mutex::new(BTreeMap::new()),
                 tails: Mutex::new(tails),
                 releasing: AtomicBool::new(false),
                 report,
@@ -196,7 +196,7 @@ impl Engine {
 }
 
 /// Marks what a copied directory holds as somebody else's, durably, before the directory is called our own.
-fn disown(tails: &mut HashMap<Session, Tail>, meta: &dyn MetaStore) -> Result<()> {
+fn disown(tails: &mut BTreeMap<Session, Tail>, meta: &dyn MetaStore) -> Result<()> {
     let mut batch = MetaBatch::new();
     for t in tails.values_mut() {
         tracing::warn!(workspace = %t.stream.doc.name, "the node directory is a copy; its tails can only be recovered");

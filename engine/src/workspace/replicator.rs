@@ -5,7 +5,7 @@
 //! Then the snapshots cut at the layer's end are put, before the head may pass (`protocols.md` 4.3). What fails is tried again with
 //! the same layer; only being fenced or a failed journal ends it.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -50,8 +50,10 @@ struct Inner {
     shipped: Seqno,
     published: Seqno,
     waiters: Vec<(Seqno, Done)>,
-    cuts: HashMap<Name, CutDone>,
+    cuts: BTreeMap<Name, CutDone>,
     error: Option<String>,
+    /// Why nothing more will be published: whoever asks now would wait for ever.
+    refused: Option<Error>,
     /// Nonces of swaps of this session: a head that carries one is ours (`protocols.md` 3.2).
     nonces: Vec<Nonce>,
 }
@@ -90,17 +92,21 @@ impl Replicator {
     }
     /// Calls `done` once a head that contains `upto` is confirmed.
     pub fn when_published(&self, upto: Seqno, done: Done) {
-        {
+        let answer = {
             let mut i = self.inner.lock();
-            if i.published < upto {
-                i.waiters.push((upto, done));
-                i.hurry = true;
-                drop(i);
-                self.wake.notify_one();
-                return;
+            match &i.refused {
+                _ if i.published >= upto => Ok(()),
+                Some(e) => Err(e.clone()),
+                None => {
+                    i.waiters.push((upto, done));
+                    i.hurry = true;
+                    drop(i);
+                    self.wake.notify_one();
+                    return;
+                }
             }
-        }
-        done(Ok(()));
+        };
+        done(answer);
     }
     pub fn published(&self) -> Seqno {
         self.inner.lock().published
@@ -111,16 +117,18 @@ impl Replicator {
     }
     /// Goes on after [`Self::stop`].
     pub fn resume(&self) {
-        self.inner.lock().stop = false;
+        let mut i = self.inner.lock();
+        (i.stop, i.refused) = (false, None);
     }
-    /// Ends all waits with an error.
-    pub fn fail_waiters(&self, why: impl Fn() -> Error) {
+    /// Ends all waits with an error, also those to come.
+    pub fn fail_waiters(&self, why: &Error) {
         let (waiters, cuts) = {
             let mut i = self.inner.lock();
+            i.refused = Some(why.clone());
             (std::mem::take(&mut i.waiters), std::mem::take(&mut i.cuts))
         };
-        waiters.into_iter().for_each(|(_, done)| done(Err(why())));
-        cuts.into_values().for_each(|done| done(Err(why())));
+        waiters.into_iter().for_each(|(_, done)| done(Err(why.clone())));
+        cuts.into_values().for_each(|done| done(Err(why.clone())));
         self.wake.notify_one();
     }
     pub fn report(&self, now: Duration) -> Report {
@@ -164,13 +172,27 @@ impl Workspace {
                 return Err(Error::exhausted(format!("{} snapshots of {} wait to be replicated", state.sealed.len(), shared.name))
                     .hint("wait until the store answers again; `status` shows the backlog"));
             }
-            if shared.replicator.inner.lock().cuts.contains_key(name) {
-                return Err(Error::conflict(format!("snapshot {name} is being cut already")));
+            {
+                let i = shared.replicator.inner.lock();
+                if let Some(e) = &i.refused {
+                    return Err(e.clone());
+                }
+                if i.cuts.contains_key(name) {
+                    return Err(Error::conflict(format!("snapshot {name} is being cut already")));
+                }
             }
             let seqno = shared.node.journal.append(Class::Reserve, shared.stream(), CUT, &[name.as_str().as_bytes()], &[])?;
             state.accepted = seqno;
-            shared.replicator.inner.lock().cuts.insert(name.clone(), Box::new(replicated));
             state.seal(shared.name_key, shared.epoch, Some(name.clone()));
+            let mut i = shared.replicator.inner.lock();
+            match i.refused.clone() {
+                None => _ = i.cuts.insert(name.clone(), Box::new(replicated)),
+                // Fenced since: the cut is in the tail.
+                Some(e) => {
+                    drop(i);
+                    replicated(Err(e));
+                }
+            }
             seqno
         };
         shared.replicator.hurry();
