@@ -28,6 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use hiloop_env::Env;
 use hiloop_manifest::DomainKey;
 use hiloop_manifest::schema::ChunkDomain;
 use hiloop_manifest::tree::{Builder, RootRef};
@@ -143,7 +144,7 @@ pub async fn publish_base(ctx: &StoreContext, request: BaseRequest, progress: Pr
     };
     let existing = ctx.catalog.get::<BaseDoc>(request.build_id.as_str()).await?;
     let mut report = match existing {
-        Some(Found { doc, .. }) if doc.root.is_some() => compare(reading, doc).await?,
+        Some(Found { doc, .. }) if doc.root.is_some() => compare(ctx.env(), reading, doc).await?,
         other => Publisher::start(ctx, &request, other, &reading.progress).await?.run(reading).await?,
     };
     report.seconds = ctx.env().monotonic().saturating_sub(started).as_secs_f64();
@@ -151,10 +152,10 @@ pub async fn publish_base(ctx: &StoreContext, request: BaseRequest, progress: Pr
 }
 
 /// Reads the source without uploading and compares it with the base that is there.
-async fn compare(reading: Reading, doc: BaseDoc) -> Result<BaseReport> {
+async fn compare(env: &Env, reading: Reading, doc: BaseDoc) -> Result<BaseReport> {
     let Some(root) = doc.root else { return Err(Error::internal("an unfinished base cannot be compared")) };
     let guard = CancelOnDrop(reading.cancelled.clone());
-    let (summary, distinct) = blocking(move || {
+    let (summary, distinct) = blocking(env, move || {
         let name_key = reading.name_key();
         let (tree, contents, counts, _) = reading.read(None, None)?;
         Ok((records::write(&tree, &contents, name_key, |_, _| Ok(()))?, counts.distinct))
@@ -181,8 +182,8 @@ async fn compare(reading: Reading, doc: BaseDoc) -> Result<BaseReport> {
     })
 }
 
-async fn blocking<T: Send + 'static>(f: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-    tokio::task::spawn_blocking(f).await.map_err(|e| Error::internal(format!("a publishing thread died: {e}")))?
+async fn blocking<T: Send + 'static>(env: &Env, f: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    env.blocking(f).await.map_err(|e| Error::internal(format!("a publishing thread died: {e}")))?
 }
 
 /// Stops the threads of a publish whose caller went away.
@@ -277,7 +278,8 @@ impl<'a> Publisher<'a> {
         let reusable = reuse::load(self.ctx, &self.doc.reuses, reading.domain).await?;
         let guard = CancelOnDrop(reading.cancelled.clone());
         let shipper = self.shipper();
-        let built = self.beating(async { blocking(move || build(reading, shipper, reusable)).await }, &guard).await?;
+        let env = self.ctx.env();
+        let built = self.beating(async { blocking(env, move || build(reading, shipper, reusable)).await }, &guard).await?;
         if !reuse::still_there(self.ctx, &self.doc.reuses).await? {
             return Err(Error::conflict("a base whose chunks were reused was removed or changed meanwhile")
                 .at(format!("bases/{}", self.doc.name))
@@ -317,7 +319,7 @@ impl<'a> Publisher<'a> {
             session: self.doc.session,
             sequence: 0,
         };
-        Shipper::new(self.ctx.store().clone(), self.ctx.env().clone(), tokio::runtime::Handle::current(), origin)
+        Shipper::new(self.ctx.store().clone(), self.ctx.env().here(), origin)
     }
 
     /// Renews the intent while `work` runs; a lost intent stops it.
@@ -326,11 +328,12 @@ impl<'a> Publisher<'a> {
         let mut taken = None;
         loop {
             tokio::select! {
+                biased;
                 done = &mut work => return match taken {
                     Some(e) => Err(e),
                     None => done,
                 },
-                () = tokio::time::sleep(limits::HEARTBEAT), if taken.is_none() => match self.replace(self.doc.clone()).await {
+                () = self.ctx.env().sleep(limits::HEARTBEAT), if taken.is_none() => match self.replace(self.doc.clone()).await {
                     Ok(()) => {}
                     // The store is away: the swap at the end will tell.
                     Err(e) if e.kind() == ErrorKind::Unavailable => {}
@@ -374,7 +377,7 @@ async fn watch(ctx: &StoreContext, found: Found<BaseDoc>, patience: Duration, pr
     let mut left = patience;
     while left > Duration::ZERO {
         let step = left.min(limits::HEARTBEAT);
-        tokio::time::sleep(step).await;
+        ctx.env().sleep(step).await;
         left -= step;
         let name = &found.doc.name;
         match ctx.catalog.get::<BaseDoc>(name.as_str()).await? {

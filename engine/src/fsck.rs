@@ -8,7 +8,7 @@
 
 mod structure;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use bytes::Bytes;
 use futures::{StreamExt, stream};
@@ -125,7 +125,7 @@ pub async fn fsck(ctx: &StoreContext, options: &FsckOptions) -> Result<FsckRepor
     let mut check = Check {
         ctx,
         report: FsckReport::default(),
-        wants: HashMap::new(),
+        wants: BTreeMap::new(),
         keys: Vec::new(),
         sources: Vec::new(),
         bad: HashSet::new(),
@@ -166,7 +166,7 @@ struct Want {
 struct Check<'a> {
     ctx: &'a StoreContext,
     report: FsckReport,
-    wants: HashMap<PackId, HashMap<u32, Want>>,
+    wants: BTreeMap<PackId, HashMap<u32, Want>>,
     keys: Vec<(Name, DomainKey)>,
     sources: Vec<String>,
     /// Places of nodes that were told to be bad.
@@ -262,9 +262,9 @@ impl Check<'_> {
         let keys: Vec<_> = self.keys.iter().map(|(_, k)| k.clone()).collect();
         let (ctx, keys) = (self.ctx, &keys);
         let mut checks = stream::iter(wants)
-            .map(|(pack, wants)| async move {
-                PackCheck { ctx, keys, deep, faults: Vec::new(), bytes: 0 }.run(pack, wants.into_values().collect()).await
-            })
+            .map(
+                |(pack, wants)| async move { PackCheck { ctx, keys, deep, faults: Vec::new(), bytes: 0 }.run(pack, in_order(wants)).await },
+            )
             .buffer_unordered(PARALLEL);
         while let Some(done) = checks.next().await {
             let done = done?;
@@ -285,7 +285,13 @@ impl Check<'_> {
 }
 
 /// Notes a frame; false where it was noted.
-fn want(wants: &mut HashMap<PackId, HashMap<u32, Want>>, want: Want) -> bool {
+fn in_order(wants: HashMap<u32, Want>) -> Vec<Want> {
+    let mut wants: Vec<_> = wants.into_values().collect();
+    wants.sort_unstable_by_key(|w| w.at.offset);
+    wants
+}
+
+fn want(wants: &mut BTreeMap<PackId, HashMap<u32, Want>>, want: Want) -> bool {
     wants.entry(want.at.pack).or_default().insert(want.at.offset, want).is_none()
 }
 

@@ -21,7 +21,7 @@ mod mark;
 mod passes;
 mod repack;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt, stream};
@@ -125,7 +125,7 @@ pub async fn gc(ctx: &StoreContext, options: GcOptions) -> Result<GcReport> {
         drop_held(ctx, nonce).await?;
     }
     let deletions = deletions(ctx).await?;
-    let early: HashSet<PackId> = forward_ids(ctx).await?.into_iter().collect();
+    let early: BTreeSet<PackId> = forward_ids(ctx).await?.into_iter().collect();
     let packs = list_packs(ctx).await?;
     let first_intents = ctx.catalog.list::<Intent>().await?;
     let forwards = read_forwards(ctx).await?;
@@ -232,7 +232,7 @@ struct Plan<'a> {
     marks: &'a Marks,
     guards: &'a passes::Guards,
     /// Rewritten packs whose forward stood before anything else was listed.
-    early: &'a HashSet<PackId>,
+    early: &'a BTreeSet<PackId>,
     /// Rewritten packs all of whose live frames were found in their successors.
     moved: &'a HashSet<PackId>,
 }

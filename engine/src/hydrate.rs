@@ -4,7 +4,7 @@
 //! thing are one fetch. Ranges of one pack that lie close together are one request. The place that a reference names is a hint
 //! (`protocols.md` 5.2): where it does not hold, the pack's directory is consulted, then a forward object.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -74,6 +74,11 @@ impl Memory {
                 .weigher(|_, b: &Bytes| b.len() as u32 + 64)
                 .build(),
         }
+    }
+    /// Forgets everything: what is needed comes from the disk cache or the store again.
+    pub fn forget(&self) {
+        self.nodes.iter().for_each(|(k, _)| self.nodes.invalidate(&*k));
+        self.chunks.iter().for_each(|(k, _)| self.chunks.invalidate(&*k));
     }
     /// Bytes held now, (nodes, chunks).
     pub fn usage(&self) -> (u64, u64) {
@@ -254,7 +259,7 @@ impl Hydrator {
     /// Chunks that are needed now, fetched with as few requests as their places allow. What several callers want is fetched once,
     /// but by [`Self::chunk_now`] of one of them; what fails here is left to it as well, so this never fails.
     pub async fn chunks_ahead(&self, keys: &DomainKeys, chunks: &[ChunkRef]) {
-        let mut by_pack: HashMap<PackId, Vec<ChunkRef>> = HashMap::new();
+        let mut by_pack: BTreeMap<PackId, Vec<ChunkRef>> = BTreeMap::new();
         for c in chunks {
             let known = self.0.memory.chunks.contains_key(&c.id) || self.0.disk.as_ref().is_some_and(|d| d.contains(&c.id.into()));
             if !known {
@@ -316,32 +321,36 @@ impl Hydrator {
     async fn chunk_from_disk(&self, keys: &DomainKeys, chunk: &ChunkRef) -> Option<Bytes> {
         let disk = self.0.disk.clone()?;
         let (keys, chunk) = (keys.clone(), *chunk);
-        tokio::task::spawn_blocking(move || {
-            let key = CacheKey::from(chunk.id);
-            let hit = disk.lookup(&key)?;
-            let codec = Codec::from_u8(hit.frame.codec).ok()?;
-            let good = decode_chunk(codec, &hit.frame.stored, hit.frame.plain_len)
-                .and_then(|plain| if hit.verified { Ok(plain) } else { verify(keys.of(chunk.domain), &chunk.id, &plain).map(|()| plain) });
-            match good {
-                Ok(plain) => {
-                    if !hit.verified {
-                        disk.mark_verified(&key);
+        self.0
+            .store
+            .env()
+            .blocking(move || {
+                let key = CacheKey::from(chunk.id);
+                let hit = disk.lookup(&key)?;
+                let codec = Codec::from_u8(hit.frame.codec).ok()?;
+                let good = decode_chunk(codec, &hit.frame.stored, hit.frame.plain_len).and_then(|plain| {
+                    if hit.verified { Ok(plain) } else { verify(keys.of(chunk.domain), &chunk.id, &plain).map(|()| plain) }
+                });
+                match good {
+                    Ok(plain) => {
+                        if !hit.verified {
+                            disk.mark_verified(&key);
+                        }
+                        Some(plain)
                     }
-                    Some(plain)
+                    Err(_) => {
+                        disk.quarantine(&key);
+                        None
+                    }
                 }
-                Err(_) => {
-                    disk.quarantine(&key);
-                    None
-                }
-            }
-        })
-        .await
-        .ok()?
+            })
+            .await
+            .ok()?
     }
 
     async fn disk_lookup(&self, key: CacheKey) -> Option<Bytes> {
         let disk = self.0.disk.clone()?;
-        tokio::task::spawn_blocking(move || disk.lookup(&key).map(|h| h.frame.stored)).await.ok()?
+        self.0.store.env().blocking(move || disk.lookup(&key).map(|h| h.frame.stored)).await.ok()?
     }
 
     fn quarantine(&self, key: &CacheKey) {

@@ -1,7 +1,7 @@
 //! Protection for readers: a lease keeps a tree from collection while it is exported, compared or checked (`protocols.md` 7.5).
 
+use hiloop_env::Env;
 use hiloop_types::{Error, Nonce, Result};
-use tokio::runtime::Handle;
 
 use crate::catalog::{self, FORMAT};
 use crate::context::StoreContext;
@@ -17,7 +17,7 @@ pub struct ReadLease {
     /// Absent for an empty workspace, which has nothing to lose.
     nonce: Option<Nonce>,
     /// Where it was taken: it may be dropped on a thread that is on no runtime.
-    runtime: Handle,
+    env: Env,
 }
 
 impl ReadLease {
@@ -30,7 +30,7 @@ impl ReadLease {
         let mut found = crate::look::resolve(ctx, source).await?;
         for _ in 0..REDO {
             let Some(root) = found.root else {
-                return Ok(Self { ctx: ctx.clone(), source: found, nonce: None, runtime: Handle::current() });
+                return Ok(Self { ctx: ctx.clone(), source: found, nonce: None, env: ctx.env().here() });
             };
             let doc = catalog::Lease {
                 format: FORMAT,
@@ -41,7 +41,7 @@ impl ReadLease {
                 created: ctx.catalog.now(),
             };
             ctx.catalog.create(&doc).await?;
-            let lease = Self { ctx: ctx.clone(), source: found, nonce: Some(doc.nonce), runtime: Handle::current() };
+            let lease = Self { ctx: ctx.clone(), source: found, nonce: Some(doc.nonce), env: ctx.env().here() };
             let again = look_up(ctx, lease.source.kind, &lease.source.name).await?;
             match again {
                 Some(now) if now.same_tree(&lease.source) => return Ok(lease),
@@ -96,7 +96,7 @@ impl Drop for ReadLease {
     fn drop(&mut self) {
         let Some(nonce) = self.nonce.take() else { return };
         let catalog = self.ctx.catalog.clone();
-        self.runtime.spawn(async move {
+        self.env.spawn(async move {
             if let Err(e) = catalog.remove::<catalog::Lease>(&nonce.to_string()).await {
                 tracing::warn!(error = %e, lease = %nonce, "a lease stays behind");
             }

@@ -8,7 +8,7 @@ mod recover;
 mod retire;
 mod tail;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
@@ -22,6 +22,7 @@ use hiloop_env::Env;
 use hiloop_journal::{DirLock, RecoveryReport, Usage};
 use hiloop_store::{Store, StoreOptions, StoreUrl};
 use hiloop_types::{Error, MetaStore, Name, Nonce, Result, Session};
+pub use open::Ground;
 use parking_lot::Mutex;
 pub use recover::Recovered;
 pub use retire::DetachReport;
@@ -84,13 +85,12 @@ pub(crate) struct Inner {
     pub meta: Arc<dyn MetaStore>,
     pub instance: Nonce,
     pub stores: tokio::sync::Mutex<HashMap<String, OpenStore>>,
-    pub workspaces: Mutex<HashMap<WorkspaceKey, Attached>>,
+    pub workspaces: Mutex<BTreeMap<WorkspaceKey, Attached>>,
     /// What the journal holds of openings that are not attached.
-    pub tails: Mutex<HashMap<Session, Tail>>,
+    pub tails: Mutex<BTreeMap<Session, Tail>>,
     pub releasing: AtomicBool,
     pub report: RecoveryReport,
-    pub tasks: Mutex<Vec<tokio::task::JoinHandle<()>>>,
-    pub _lock: DirLock,
+    pub _lock: Option<DirLock>,
 }
 
 /// A workspace is named within its store.

@@ -46,7 +46,6 @@ pub use read::{Read, View};
 pub(crate) use replicator::{INO_RESERVE, Replicator, check_head, flushed, release as release_head, run as replicate};
 pub(crate) use state::{State, staged_at};
 pub use status::{Standing, WorkspaceStatus};
-use tokio::runtime::Handle;
 pub use txn::Txn;
 
 use crate::catalog::{BaseRoot, Catalog, Found, Head};
@@ -73,8 +72,8 @@ pub type Done = Box<dyn FnOnce(Result<()>) + Send>;
 
 /// What the workspaces of a node share.
 pub(crate) struct NodeShared {
+    /// Bound to the runtime that the engine was opened on.
     pub env: Env,
-    pub runtime: Handle,
     pub journal: Arc<Journal>,
     /// Unpublished bytes of all workspaces.
     pub backlog: AtomicU64,
@@ -179,7 +178,7 @@ impl Workspace {
     /// then `done` is called.
     pub fn fetch(&self, miss: Miss, patience: Duration, done: Done) {
         let shared = self.0.clone();
-        self.0.node.runtime.spawn(async move { done(shared.fetch(miss, patience).await) });
+        self.0.node.env.spawn(async move { done(shared.fetch(miss, patience).await) });
     }
 
     /// [`Self::fetch`] with a patience of [`limits::READ_DEADLINE`], for callers that may block; not on a runtime thread.
@@ -187,7 +186,7 @@ impl Workspace {
     /// # Errors
     /// As [`Self::fetch`]'s result.
     pub fn fetch_blocking(&self, miss: Miss) -> Result<()> {
-        self.0.node.runtime.block_on(self.0.fetch(miss, limits::READ_DEADLINE))
+        self.0.node.env.block_on(self.0.fetch(miss, limits::READ_DEADLINE))
     }
 
     /// Runs a reading operation, waiting for what it misses. Not on a runtime or FUSE thread.
@@ -226,6 +225,14 @@ impl Workspace {
 
     /// Calls `done` once everything up to `upto` is as durable as this opening promises for `fsync`.
     pub fn sync(&self, upto: Seqno, done: Done) {
+        // Somebody else writes this workspace now: what is on this disk is a tail, and `fsync` must not pass it off as kept.
+        let fenced = match &*self.0.standing.read() {
+            standing @ Standing::Fenced { .. } => standing.check(&self.0.name).err(),
+            _ => None,
+        };
+        if let Some(e) = fenced {
+            return done(Err(e));
+        }
         match self.0.durability {
             Durability::Local => self.0.node.journal.commit_async(upto, Box::new(move |r| done(r.map(drop)))),
             Durability::Replicated => self.0.replicator.when_published(upto, done),
@@ -275,11 +282,11 @@ impl Shared {
             *standing = why.clone();
         }
         self.admission.wake_all();
-        self.replicator.fail_waiters(|| why.check(&self.name).err().unwrap_or_else(|| Error::closed("the workspace is closed")));
+        self.replicator.fail_waiters(&why.check(&self.name).err().unwrap_or_else(|| Error::closed("the workspace is closed")));
         if matches!(why, Standing::Fenced { .. }) {
             let shared = self.clone();
             // Hooks talk to the kernel, which may wait for a request that only another thread answers.
-            std::thread::spawn(move || shared.fenced_hooks.lock().iter().for_each(|h| h()));
+            self.node.env.blocking(move || shared.fenced_hooks.lock().iter().for_each(|h| h()));
         }
     }
 
@@ -293,11 +300,11 @@ impl Shared {
                     Err(e) if e.kind() == ErrorKind::Unavailable => last = Some(e),
                     answered => return answered,
                 }
-                tokio::time::sleep(pause).await;
+                self.node.env.sleep(pause).await;
                 pause = (pause * 2).min(FETCH_PAUSE_MAX);
             }
         };
-        match tokio::time::timeout(patience, patient).await {
+        match self.node.env.timeout(patience, patient).await {
             Ok(answered) => answered,
             Err(_) => Err(last.unwrap_or_else(|| {
                 Error::unavailable(format!("the store did not answer within {:.1} s", patience.as_secs_f64())).at(&self.name)
@@ -317,7 +324,7 @@ impl Shared {
             }
             Miss::Staged(at) => {
                 let (shared, at) = (self.clone(), *at);
-                let read = tokio::task::spawn_blocking(move || shared.node.journal.verify_staged(&state::staged_ref(&at)));
+                let read = self.node.env.blocking(move || shared.node.journal.verify_staged(&state::staged_ref(&at)));
                 match read.await {
                     // Published and released meanwhile: the operation will find the bytes elsewhere.
                     Ok(Err(e)) if matches!(e.kind(), ErrorKind::Corrupt) && !self.state.read().names_slab(at.slab) => Ok(()),

@@ -41,8 +41,10 @@
 //! - The real engine's code: this checks the protocol. The seeded simulator checks the code.
 
 pub mod disk;
+pub mod executor;
 pub mod explore;
 pub mod model;
 pub mod opening;
 pub mod rules;
 pub mod scenario;
+pub mod world;

@@ -1,6 +1,6 @@
 //! Passes over everything that names a tree, until one shows no new name (`protocols.md` 7.1, 7.2).
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use hiloop_manifest::tree::RootRef;
 use hiloop_types::{Error, Nonce, Owner, PackId, Result, ResultExt, Session, WriterEpoch};
@@ -43,7 +43,7 @@ pub(super) struct Passes<'a> {
     /// Of the last pass.
     pub(super) held: Vec<Held>,
     /// Keys of cut-offs past their time.
-    pub(super) expired: HashSet<String>,
+    pub(super) expired: BTreeSet<String>,
     fresh: bool,
 }
 
@@ -57,7 +57,7 @@ impl<'a> Passes<'a> {
             names: HashSet::new(),
             passes: 0,
             held: Vec::new(),
-            expired: HashSet::new(),
+            expired: BTreeSet::new(),
             fresh: false,
         }
     }

@@ -135,7 +135,7 @@ impl Engine {
             workspaces.insert(key, Attached { workspace: workspace.clone(), draining: false });
         }
         self.0.tails.lock().remove(&workspace.session());
-        self.0.node.runtime.spawn(replicate(workspace.0.clone()));
+        self.0.env.spawn(replicate(workspace.0.clone()));
         prepare(&workspace, opening.fresh, request.owner).await?;
         let report = AttachReport {
             workspace: request.name.clone(),
@@ -226,7 +226,7 @@ impl Engine {
             created: false,
             recovered_operations: status.backlog_operations,
         };
-        self.0.node.runtime.spawn(replicate(w.0.clone()));
+        self.0.env.spawn(replicate(w.0.clone()));
         Ok(Some((w, report)))
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Time decides liveness only: a writer that was wrongly thought dead is fenced by its head, not by a clock.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -28,36 +28,56 @@ impl Default for HeartbeatPace {
     }
 }
 
+/// Between two steps of a journal without threads.
+const JOURNAL_STEP: Duration = Duration::from_millis(5);
+
 impl Engine {
     pub(super) fn spawn_background(&self) {
+        if !self.0.options.journal.background {
+            self.spawn_journal_steps();
+        }
         let weak = Inner::weak(&self.0);
         let every = self.0.options.pace.every;
-        let beats = self.0.node.runtime.spawn(async move {
+        let env = self.0.env.clone();
+        self.0.env.spawn(async move {
             let mut beat = 0;
             loop {
-                tokio::time::sleep(every).await;
+                env.sleep(every).await;
                 let Some(inner) = weak.upgrade() else { return };
                 beat += 1;
                 Engine(inner).beat(beat).await;
             }
         });
         let weak = Inner::weak(&self.0);
-        let ticks = self.0.node.runtime.spawn(async move {
+        let env = self.0.env.clone();
+        self.0.env.spawn(async move {
             loop {
-                tokio::time::sleep(limits::COMMIT_INTERVAL).await;
+                env.sleep(limits::COMMIT_INTERVAL).await;
                 let Some(inner) = weak.upgrade() else { return };
-                let ticked = tokio::task::spawn_blocking(move || Engine(inner).tick()).await;
+                let ticked = env.blocking(move || Engine(inner).tick()).await;
                 if let Err(e) = ticked {
                     tracing::error!(error = %e, "node upkeep died");
                 }
             }
         });
-        self.0.tasks.lock().extend([beats, ticks]);
+    }
+
+    /// Takes the steps of the journal's threads where it runs without them (in the simulator).
+    fn spawn_journal_steps(&self) {
+        let weak = Inner::weak(&self.0);
+        let env = self.0.env.clone();
+        self.0.env.spawn(async move {
+            loop {
+                env.sleep(JOURNAL_STEP).await;
+                let Some(inner) = weak.upgrade() else { return };
+                inner.node.journal.maintain();
+            }
+        });
     }
 
     /// One beat to every store in use; each also checks the heads that the node owns (`protocols.md` 3.5).
     pub(crate) async fn beat(&self, beat: u64) {
-        let mut by_store: HashMap<String, Vec<Workspace>> = HashMap::new();
+        let mut by_store: BTreeMap<String, Vec<Workspace>> = BTreeMap::new();
         for w in self.workspaces() {
             by_store.entry(w.0.store_url.clone()).or_default().push(w);
         }
@@ -130,7 +150,7 @@ impl Engine {
         let started = self.0.env.monotonic();
         let mut last = first.clone();
         while self.0.env.monotonic().saturating_sub(started) < pace.watch {
-            tokio::time::sleep(pace.every.min(pace.watch) / 2).await;
+            self.0.env.sleep(pace.every.min(pace.watch) / 2).await;
             wanted(called_off, &found.doc.name)?;
             let head = store.catalog.live_head(&found.doc.name).await?;
             if head.version != found.version && head.doc.release.is_some() {

@@ -36,11 +36,11 @@ impl Engine {
         if !fenced && self.0.workspaces.lock().get(&key).is_none_or(other) {
             return Err(no_such_workspace(workspace.name()));
         }
-        let drained = !fenced && tokio::time::timeout(timeout, workspace.flush()).await.is_ok_and(|r| r.is_ok());
+        let drained = !fenced && self.0.env.timeout(timeout, workspace.flush()).await.is_ok_and(|r| r.is_ok());
         let mut released = false;
         if drained {
             workspace.0.stop_writing(Standing::Closed);
-            released = tokio::time::timeout(timeout.max(Duration::from_secs(1)), release_head(&workspace.0)).await.is_ok_and(|r| r.is_ok());
+            released = self.0.env.timeout(timeout.max(Duration::from_secs(1)), release_head(&workspace.0)).await.is_ok_and(|r| r.is_ok());
         }
         let (bytes, operations) = workspace.0.admission.backlog();
         let report = DetachReport {

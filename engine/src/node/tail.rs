@@ -239,7 +239,7 @@ pub(crate) fn load(meta: &dyn MetaStore) -> Result<Vec<Tail>> {
 }
 
 /// Takes one record of the journal into the tail of its stream.
-pub(crate) fn take(tails: &mut std::collections::HashMap<Session, Tail>, r: &RecoveredRecord<'_>) -> Result<()> {
+pub(crate) fn take(tails: &mut std::collections::BTreeMap<Session, Tail>, r: &RecoveredRecord<'_>) -> Result<()> {
     let session = Session(r.stream);
     if r.kind == OPEN {
         let doc: StreamDoc = decode(r)?;

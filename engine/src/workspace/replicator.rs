@@ -5,7 +5,7 @@
 //! Then the snapshots cut at the layer's end are put, before the head may pass (`protocols.md` 4.3). What fails is tried again with
 //! the same layer; only being fenced or a failed journal ends it.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -50,8 +50,10 @@ struct Inner {
     shipped: Seqno,
     published: Seqno,
     waiters: Vec<(Seqno, Done)>,
-    cuts: HashMap<Name, CutDone>,
+    cuts: BTreeMap<Name, CutDone>,
     error: Option<String>,
+    /// Why nothing more will be published: whoever asks now would wait for ever.
+    refused: Option<Error>,
     /// Nonces of swaps of this session: a head that carries one is ours (`protocols.md` 3.2).
     nonces: Vec<Nonce>,
 }
@@ -90,17 +92,21 @@ impl Replicator {
     }
     /// Calls `done` once a head that contains `upto` is confirmed.
     pub fn when_published(&self, upto: Seqno, done: Done) {
-        {
+        let answer = {
             let mut i = self.inner.lock();
-            if i.published < upto {
-                i.waiters.push((upto, done));
-                i.hurry = true;
-                drop(i);
-                self.wake.notify_one();
-                return;
+            match &i.refused {
+                _ if i.published >= upto => Ok(()),
+                Some(e) => Err(e.clone()),
+                None => {
+                    i.waiters.push((upto, done));
+                    i.hurry = true;
+                    drop(i);
+                    self.wake.notify_one();
+                    return;
+                }
             }
-        }
-        done(Ok(()));
+        };
+        done(answer);
     }
     pub fn published(&self) -> Seqno {
         self.inner.lock().published
@@ -111,16 +117,18 @@ impl Replicator {
     }
     /// Goes on after [`Self::stop`].
     pub fn resume(&self) {
-        self.inner.lock().stop = false;
+        let mut i = self.inner.lock();
+        (i.stop, i.refused) = (false, None);
     }
-    /// Ends all waits with an error.
-    pub fn fail_waiters(&self, why: impl Fn() -> Error) {
+    /// Ends all waits with an error, also those to come.
+    pub fn fail_waiters(&self, why: &Error) {
         let (waiters, cuts) = {
             let mut i = self.inner.lock();
+            i.refused = Some(why.clone());
             (std::mem::take(&mut i.waiters), std::mem::take(&mut i.cuts))
         };
-        waiters.into_iter().for_each(|(_, done)| done(Err(why())));
-        cuts.into_values().for_each(|done| done(Err(why())));
+        waiters.into_iter().for_each(|(_, done)| done(Err(why.clone())));
+        cuts.into_values().for_each(|done| done(Err(why.clone())));
         self.wake.notify_one();
     }
     pub fn report(&self, now: Duration) -> Report {
@@ -164,13 +172,27 @@ impl Workspace {
                 return Err(Error::exhausted(format!("{} snapshots of {} wait to be replicated", state.sealed.len(), shared.name))
                     .hint("wait until the store answers again; `status` shows the backlog"));
             }
-            if shared.replicator.inner.lock().cuts.contains_key(name) {
-                return Err(Error::conflict(format!("snapshot {name} is being cut already")));
+            {
+                let i = shared.replicator.inner.lock();
+                if let Some(e) = &i.refused {
+                    return Err(e.clone());
+                }
+                if i.cuts.contains_key(name) {
+                    return Err(Error::conflict(format!("snapshot {name} is being cut already")));
+                }
             }
             let seqno = shared.node.journal.append(Class::Reserve, shared.stream(), CUT, &[name.as_str().as_bytes()], &[])?;
             state.accepted = seqno;
-            shared.replicator.inner.lock().cuts.insert(name.clone(), Box::new(replicated));
             state.seal(shared.name_key, shared.epoch, Some(name.clone()));
+            let mut i = shared.replicator.inner.lock();
+            match i.refused.clone() {
+                None => _ = i.cuts.insert(name.clone(), Box::new(replicated)),
+                // Fenced since: the cut is in the tail.
+                Some(e) => {
+                    drop(i);
+                    replicated(Err(e));
+                }
+            }
             seqno
         };
         shared.replicator.hurry();
@@ -213,7 +235,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
                 if shared.replicator.inner.lock().stop && !matches!(*shared.standing.read(), Standing::Live | Standing::HeadLost { .. }) {
                     return;
                 }
-                tokio::time::sleep(pause).await;
+                shared.node.env.sleep(pause).await;
                 pause = (pause * 2).min(PAUSE_MAX);
             }
         }
@@ -254,7 +276,7 @@ async fn wait_for_work(shared: &Arc<Shared>) -> bool {
         let work = shared.replicator.inner.lock().dirty_since.is_some();
         if work {
             // A later wake-up may be a hurry or a full layer, so it is looked at; time that passed counts.
-            slept = tokio::time::timeout(limits::PUBLISH_INTERVAL, notified).await.is_err();
+            slept = shared.node.env.timeout(limits::PUBLISH_INTERVAL, notified).await.is_err();
         } else {
             notified.await;
         }
@@ -305,8 +327,9 @@ async fn publish_next(shared: &Arc<Shared>) -> Result<()> {
 }
 
 async fn ship(shared: &Arc<Shared>, layer: Arc<Layer>, root: Option<RootRef>) -> Result<RootRef> {
+    let env = shared.node.env.clone();
     let shared = shared.clone();
-    let work = tokio::task::spawn_blocking(move || {
+    let work = env.blocking(move || {
         let node = &shared.node;
         let origin = Origin {
             owner: Owner::workspace(&shared.name),
@@ -315,8 +338,8 @@ async fn ship(shared: &Arc<Shared>, layer: Arc<Layer>, root: Option<RootRef>) ->
             session: shared.session,
             sequence: layer.last.0,
         };
-        let shipper = Shipper::new(shared.catalog.store().clone(), node.env.clone(), node.runtime.clone(), origin);
-        let sealing = Sealing { journal: &node.journal, hydrator: &shared.hydrator, keys: &shared.keys, runtime: &node.runtime };
+        let shipper = Shipper::new(shared.catalog.store().clone(), node.env.clone(), origin);
+        let sealing = Sealing { journal: &node.journal, hydrator: &shared.hydrator, keys: &shared.keys, env: &node.env };
         sealing.ship(&layer, root.as_ref(), shipper)
     });
     let (root, shipped) = work.await.map_err(|e| Error::internal(format!("building a publish died: {e}")))??;

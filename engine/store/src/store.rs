@@ -82,8 +82,8 @@ pub enum SwapOutcome {
     Ambiguous(Error),
 }
 
-/// An object store, cheap to clone. All keys are relative to its prefix; [`crate::key`] says what a key is. Deadlines need a tokio
-/// runtime with time.
+/// An object store, cheap to clone. All keys are relative to its prefix; [`crate::key`] says what a key is. Deadlines need what
+/// [`Env::sleep`] needs.
 #[derive(Clone)]
 pub struct Store(Arc<Inner>);
 
@@ -140,7 +140,8 @@ impl Store {
     pub fn stats(&self) -> StoreStats {
         self.0.counters.snapshot()
     }
-    pub(crate) fn env(&self) -> &Env {
+    /// The surroundings it runs in.
+    pub fn env(&self) -> &Env {
         &self.0.env
     }
 
@@ -262,7 +263,7 @@ impl Store {
             let (this, shown, below) = (this.clone(), shown.clone(), below.clone());
             async move {
                 let mut pages = pages?;
-                let next = tokio::time::timeout(this.0.options.read_deadline, pages.next()).await;
+                let next = this.0.env.timeout(this.0.options.read_deadline, pages.next()).await;
                 let failed = match next {
                     Ok(None) => {
                         this.observe(Call::List, 0, started, None);
@@ -314,7 +315,7 @@ impl Store {
     ) -> Result<T> {
         self.0.counters.started(call);
         let started = self.0.env.monotonic();
-        let result = match tokio::time::timeout(deadline, request).await {
+        let result = match self.0.env.timeout(deadline, request).await {
             Ok(result) => result,
             Err(_) => Err(deadline_passed(deadline)),
         };
@@ -349,7 +350,7 @@ impl Store {
     {
         let mut first = Box::pin(request());
         let Some(delay) = self.0.hedge.delay() else { return first.await };
-        if let Ok(answer) = tokio::time::timeout(delay, &mut first).await {
+        if let Ok(answer) = self.0.env.timeout(delay, &mut first).await {
             return answer;
         }
         if !self.0.hedge.take() {
@@ -358,6 +359,7 @@ impl Store {
         self.0.counters.hedges.fetch_add(1, Ordering::Relaxed);
         let mut second = Box::pin(request());
         tokio::select! {
+            biased;
             answer = &mut first => match answer {
                 Ok(value) => Ok(value),
                 Err(_) => second.await,
@@ -378,7 +380,7 @@ impl Store {
         let deadline = self.0.options.write_deadline;
         // A put that is given up may be in flight: only then is the answer "nobody knows" made here.
         let request = async {
-            match tokio::time::timeout(deadline, self.0.backend.put(&full, bytes, condition)).await {
+            match self.0.env.timeout(deadline, self.0.backend.put(&full, bytes, condition)).await {
                 Ok(result) => result,
                 Err(_) => Ok(PutOutcome::Ambiguous(deadline_passed(deadline))),
             }

@@ -1,5 +1,7 @@
 //! One writer per workspace (`protocols.md` 3).
 
+use futures::FutureExt;
+
 use crate::kit::{World, eventually, noise, put, read, request};
 use hiloop_engine::catalog::LostWindow;
 use hiloop_engine::workspace::Standing;
@@ -45,6 +47,14 @@ fn fenced_tail_becomes_a_fork() {
         return; // The heartbeat was quicker: then nothing was accepted and nothing may be recovered.
     }
     eventually("its tail is put aside", || first.status().tails == 1);
+    // Found by the simulator: who asked after the fence waited for ever, or was told that a tail is kept.
+    let flush = w.flush().now_or_never().expect("a flush after the fence is answered at once");
+    assert_eq!(flush.unwrap_err().kind(), ErrorKind::Fenced);
+    let (tx, rx) = std::sync::mpsc::channel();
+    w.sync(w.accepted(), Box::new(move |done| tx.send(done).unwrap()));
+    assert_eq!(rx.recv().unwrap().unwrap_err().kind(), ErrorKind::Fenced);
+    let late = w.snapshot(&crate::kit::name("late"), |_| ()).now_or_never().expect("so is a snapshot");
+    assert_eq!(late.unwrap_err().kind(), ErrorKind::Fenced);
     let detached = world.runtime.block_on(first.detach(&w, std::time::Duration::from_secs(1))).unwrap();
     assert!(detached.left_bytes >= 300_000 && !detached.released, "{detached:?}");
     let recovered = world.runtime.block_on(first.recover(crate::kit::URL)).unwrap();

@@ -1,5 +1,5 @@
 //! The commands over a store that need no node state: publish, fork, delete, collect, check, compare, export.
-
+#![allow(clippy::disallowed_methods, reason = "tests drive tasks of their own")]
 #![allow(clippy::unwrap_used, reason = "a test ends where it is surprised")]
 
 mod diff;

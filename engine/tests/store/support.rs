@@ -233,7 +233,7 @@ impl Writer {
             sequence: self.head.sequence + 1,
         };
         let runtime = tokio::runtime::Handle::current();
-        let mut shipper = Shipper::new(self.ctx.store().clone(), self.ctx.env().clone(), runtime.clone(), origin);
+        let mut shipper = Shipper::new(self.ctx.store().clone(), self.ctx.env().here(), origin);
         let (key, hydrator) = (self.key.clone(), self.ctx.hydrator.clone());
         tokio::task::spawn_blocking(move || {
             let Edit { root, mut changes, data, .. } = edit;

@@ -1,5 +1,7 @@
 //! Each fault and the shaping against a small server in this process, seen from a raw socket.
 
+#![allow(clippy::unwrap_used, reason = "a test ends where it is surprised")]
+
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::io::ErrorKind;

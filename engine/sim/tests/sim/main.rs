@@ -1,0 +1,4 @@
+//! The real engine in simulated worlds.
+
+mod planted;
+mod seeds;
