@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use hiloop_cache::Cache;
 use hiloop_env::Env;
-use hiloop_journal::{DirLock, Journal, OnDamage, Ownership, RealDisk, SlabId};
+use hiloop_journal::{DirLock, Journal, OnDamage, Ownership, SlabId};
 use hiloop_store::Store;
 use hiloop_types::{Column, MetaBatch, MetaStore, Nonce, Result, ResultExt, Seqno, Session};
 use parking_lot::Mutex;
@@ -35,11 +35,12 @@ impl Engine {
         let mut tails: HashMap<Session, Tail> = tail::load(meta.as_ref())?.into_iter().map(|t| (t.stream.doc.session, t)).collect();
         let floor = tails.values().map(|t| t.published().next()).max().unwrap_or(Seqno(1));
         let mut journal_options = options.journal.clone();
-        if ownership == Ownership::AfterReboot {
+        if ownership == Ownership::AfterReboot && journal_options.on_damage == OnDamage::ReadOnly {
             // A power cut in the middle of a flush leaves holes that look like damage; nothing behind them was promised.
             journal_options.on_damage = OnDamage::KeepPrefixIfUncertain;
         }
-        let (journal, report) = Journal::open(&dir, Arc::new(RealDisk), &env, journal_options, floor, &mut |r| tail::take(&mut tails, &r))?;
+        let (journal, report) =
+            Journal::open(&dir, options.disk.clone(), &env, journal_options, floor, &mut |r| tail::take(&mut tails, &r))?;
         if let Some(damage) = &report.damage {
             tracing::error!(error = %damage.error(), "the journal is damaged");
         }

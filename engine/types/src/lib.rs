@@ -10,6 +10,7 @@ mod meta;
 mod name;
 mod pack;
 mod session;
+mod text;
 
 pub use error::{Error, ErrorKind, Result, ResultExt};
 pub use id::{ChunkId, Ino, NodeId, ROOT_INO, Seqno};

@@ -65,6 +65,7 @@ fn options(args: &Daemon, cache_dir: PathBuf) -> Result<Options> {
         pace: HeartbeatPace { every: n.heartbeat_interval.unwrap_or(default.every), watch: n.heartbeat_watch.unwrap_or(default.watch) },
         linger: args.linger,
         grace: n.grace,
+        keep_prefix: args.keep_prefix,
     })
 }
 

@@ -5,6 +5,7 @@
 //!
 //! - something is not in memory: it is fetched in the background, then the whole operation runs again on the pool; after
 //!   [`limits::READ_DEADLINE`] in all, EIO. Changes that miss metadata follow the same rule;
+//! - the node's disk is behind with staged data: the write waits for room, without a deadline, and runs again;
 //! - the backlog is full: the change waits, without a deadline, until the workspace has room (killably, as far as the kernel
 //!   allows), then starts from the beginning;
 //! - the backlog is above its soft mark: the change is made and its answer held back.
@@ -139,7 +140,8 @@ impl Core {
             self.counters.parked.fetch_add(1, Relaxed);
             Parked { since: now, _now: Counted::new(self, |c| &c.counters.parked_now) }
         });
-        if now.saturating_sub(parked.since) >= limits::READ_DEADLINE {
+        let bounded = !matches!(miss, Miss::Room(_));
+        if bounded && now.saturating_sub(parked.since) >= limits::READ_DEADLINE {
             let late = Error::unavailable(format!("a request needed more than {:?} of fetches", limits::READ_DEADLINE));
             drop(parked);
             return answer(self, reply, self.flatten(Err(late.into())));
@@ -150,7 +152,8 @@ impl Core {
             Box::new(move |fetched| {
                 let workers = core.workers.clone();
                 workers.submit(Box::new(move || match fetched {
-                    Ok(()) => core.attempt(reply, run, answer, Some(parked)),
+                    // Time that a write waited for the disk does not count.
+                    Ok(()) => core.attempt(reply, run, answer, Some(parked).filter(|_| bounded)),
                     Err(e) => {
                         drop(parked);
                         answer(&core, reply, core.flatten(Err(e.into())));
