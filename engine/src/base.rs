@@ -37,7 +37,7 @@ use hiloop_store::Version;
 use hiloop_types::{Error, ErrorKind, Name, NodeId, Owner, Result, ResultExt, Session, WriterEpoch, limits};
 use serde::Serialize;
 
-use crate::catalog::{BaseDoc, FORMAT, Found, PUBLIC_DOMAIN};
+use crate::catalog::{BaseDoc, Document, FORMAT, Found, PUBLIC_DOMAIN};
 use crate::context::StoreContext;
 use crate::ship::{Origin, Shipped, Shipper};
 use contents::{Counts, Reading};
@@ -232,6 +232,7 @@ impl<'a> Publisher<'a> {
             holder: ctx.holder.clone(),
             nonce: ctx.catalog.nonce(),
             created: ctx.catalog.now(),
+            deleted: None,
         };
         let put = match &there {
             None => ctx.catalog.create_base(&doc).await?,
@@ -351,7 +352,7 @@ impl<'a> Publisher<'a> {
         let key = self.doc.name.as_str();
         let mine = |f: &Found<BaseDoc>| f.doc.root.is_none() && f.doc.session == self.doc.session;
         let removed = match self.ctx.catalog.get::<BaseDoc>(key).await {
-            Ok(Some(found)) if mine(&found) => self.ctx.catalog.remove::<BaseDoc>(key).await.map(drop),
+            Ok(Some(found)) if mine(&found) => self.ctx.catalog.bury(&found).await.map(drop),
             other => other.map(drop),
         };
         if let Err(e) = removed {
@@ -362,7 +363,7 @@ impl<'a> Publisher<'a> {
 
 fn lost(name: &Name, found: Option<&Found<BaseDoc>>) -> Error {
     let at = format!("bases/{name}");
-    match found {
+    match found.filter(|f| !f.doc.is_buried()) {
         None => Error::conflict(format!("the intent to publish base {name:?} was removed meanwhile")).at(at).hint("publish again"),
         Some(f) if f.doc.root.is_some() => {
             Error::conflict(format!("base {name:?} was published by {} meanwhile", f.doc.holder)).at(at).hint("publish again to compare")

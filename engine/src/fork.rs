@@ -9,9 +9,8 @@ use futures::stream;
 use hiloop_types::{Claim, Error, ErrorKind, Name, NameKind, Result, WriterEpoch};
 use serde::Serialize;
 
-use crate::catalog::{Claimed, FORMAT, Head, Intent, IntentKind, PUBLIC_DOMAIN, Parent, ParentKind};
+use crate::catalog::{Claimed, FORMAT, Head, Intent, IntentKind, PUBLIC_DOMAIN, Parent, ParentKind, REDO};
 use crate::context::StoreContext;
-use crate::lease::REDO;
 use crate::look::{SourceRoot, look_up, resolve};
 
 /// Children put at once.

@@ -43,6 +43,8 @@ const DELETION_KEPT: Duration = Duration::from_secs(24 * 3600);
 const PACK_OVERHEAD: u64 = 256;
 /// A cut-off root is kept for `recover` for this long.
 const CUT_OFF_KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
+/// A tombstone of a base or snapshot stays for this long. Its removal is the only one that carries no condition.
+const TOMBSTONE_KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// How to collect.
 #[derive(Clone, Copy, Debug, Default)]
@@ -157,6 +159,8 @@ pub async fn gc(ctx: &StoreContext, options: GcOptions) -> Result<GcReport> {
     let unnamed: Vec<_> = early.iter().filter(|p| !marks.names(p)).map(Forward::key).collect();
     report.forwards_deleted = delete_all(ctx, unnamed).await?;
     report.records_deleted = delete_all(ctx, deletions.old.into_iter().chain(passes.expired).collect()).await?;
+    report.records_deleted +=
+        remove_graves::<BaseDoc>(ctx, &passes.graves).await? + remove_graves::<SnapshotDoc>(ctx, &passes.graves).await?;
     repack::repack(ctx, &marks, &sparse, &mut report).await?;
     Ok(report)
 }
@@ -213,6 +217,17 @@ async fn delete_all(ctx: &StoreContext, keys: Vec<String>) -> Result<u64> {
     let deletes = keys.into_iter().map(|key| async move { ctx.store().delete(&key).await });
     let done: Vec<_> = stream::iter(deletes).buffer_unordered(PARALLEL).try_collect().await?;
     Ok(done.len() as u64)
+}
+
+/// Removes old tombstones; what was made under the name since the listing stays.
+async fn remove_graves<T: Document>(ctx: &StoreContext, keys: &HashSet<String>) -> Result<u64> {
+    let mut removed = 0;
+    for id in keys.iter().filter_map(|k| k.strip_prefix(T::PREFIX)) {
+        if ctx.catalog.get_or_tombstone::<T>(id).await?.is_some_and(|f| f.doc.is_buried()) {
+            removed += u64::from(ctx.catalog.remove::<T>(id).await?);
+        }
+    }
+    Ok(removed)
 }
 
 async fn drop_held(ctx: &StoreContext, nonce: Nonce) -> Result<()> {

@@ -4,6 +4,8 @@
 //! thing are one fetch. Ranges of one pack that lie close together are one request. The place that a reference names is a hint
 //! (`protocols.md` 5.2): where it does not hold, the pack's directory is consulted, then a forward object.
 
+mod local;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -3,12 +3,9 @@
 use hiloop_env::Env;
 use hiloop_types::{Error, Nonce, Result};
 
-use crate::catalog::{self, FORMAT};
+use crate::catalog::{self, FORMAT, REDO};
 use crate::context::StoreContext;
 use crate::look::{SourceRoot, look_up};
-
-/// How often a source that moves is read again before the reader gives up.
-pub(crate) const REDO: usize = 16;
 
 /// A tree that cannot be collected until this is finished or dropped.
 pub struct ReadLease {

@@ -19,7 +19,7 @@ pub use attach::{AttachReport, AttachRequest, Origin};
 pub use heartbeat::HeartbeatPace;
 use hiloop_cache::{Cache, CacheOptions, CacheStats};
 use hiloop_env::Env;
-use hiloop_journal::{DirLock, RecoveryReport, Usage};
+use hiloop_journal::{DirLock, Disk, RealDisk, RecoveryReport, Usage};
 use hiloop_store::{Store, StoreOptions, StoreUrl};
 use hiloop_types::{Error, MetaStore, Name, Nonce, Result, Session};
 pub use open::Ground;
@@ -55,6 +55,8 @@ pub struct EngineOptions {
     pub journal: hiloop_journal::JournalOptions,
     /// How stores are opened.
     pub stores: StoreOpener,
+    /// The file system below journal and staging.
+    pub disk: Arc<dyn Disk>,
 }
 
 impl EngineOptions {
@@ -69,6 +71,7 @@ impl EngineOptions {
             pace: HeartbeatPace::default(),
             journal: hiloop_journal::JournalOptions::default(),
             stores: Arc::new(|url, options, env| Box::pin(async move { Store::open(&url, options, env).await })),
+            disk: Arc::new(RealDisk),
         }
     }
 }
@@ -198,6 +201,13 @@ impl Inner {
 
 /// How long an answer of the store's probe holds (design.md 4).
 pub(crate) const PROBE_HOLDS: Duration = Duration::from_secs(24 * 3600);
+
+/// A journal that is damaged or failed takes nothing more, until the directory is opened again.
+pub(crate) fn journal_stopped(why: &Error) -> Error {
+    Error::closed(format!("the journal of this node is read-only: {why}")).hint(
+        "unmount what its daemon serves and let it end; where the journal is damaged, `recover` then starts one that keeps what is whole",
+    )
+}
 
 pub(crate) fn no_such_workspace(name: &Name) -> Error {
     Error::not_found(format!("workspace {name} is not attached here"))

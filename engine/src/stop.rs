@@ -13,6 +13,8 @@ pub enum Miss {
     Chunks(Vec<ChunkRef>),
     /// Staged data whose pages left the page cache.
     Staged(StagedAt),
+    /// Room for this many bytes of staged data: writers are ahead of the node's disk. Waits without a deadline.
+    Room(u64),
 }
 
 /// Why an operation stopped before it changed anything.

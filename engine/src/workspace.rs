@@ -25,6 +25,7 @@
 mod admission;
 mod read;
 mod replicator;
+mod residency;
 mod scan;
 mod seal;
 mod state;
@@ -44,6 +45,7 @@ use hiloop_types::{Error, ErrorKind, Name, Result, Seqno, Session, WriterEpoch, 
 use parking_lot::{Mutex, RwLock};
 pub use read::{Read, View};
 pub(crate) use replicator::{INO_RESERVE, Replicator, check_head, flushed, release as release_head, run as replicate};
+pub use residency::Residency;
 pub(crate) use state::{State, staged_at};
 pub use status::{Standing, WorkspaceStatus};
 pub use txn::Txn;
@@ -97,8 +99,8 @@ pub(crate) struct Shared {
     pub session: Session,
     pub durability: Durability,
     pub read_only: bool,
-    /// Of a read-only opening; released when the last clone of the workspace goes.
-    pub _lease: Option<ReadLease>,
+    /// Of a read-only opening, until [`Workspace::release_lease`] or the end of the last clone.
+    pub lease: Mutex<Option<ReadLease>>,
     pub quota: Option<u64>,
     pub catalog: Catalog,
     pub hydrator: Hydrator,
@@ -111,6 +113,7 @@ pub(crate) struct Shared {
     pub replicator: Replicator,
     pub head: tokio::sync::Mutex<Found<Head>>,
     pub sequential: Mutex<read::Sequential>,
+    pub census: Mutex<residency::Census>,
     pub fenced_hooks: Mutex<Vec<Box<dyn Fn() + Send + Sync>>>,
     /// Last time that was handed out, nanoseconds: file times never go backwards.
     pub last_time: AtomicU64,
@@ -175,7 +178,7 @@ impl Workspace {
     }
 
     /// Brings what was missing into memory, on background threads; a store that does not answer is waited for at most `patience`, and
-    /// then `done` is called.
+    /// then `done` is called; for room ([`Miss::Room`]) when the disk has caught up.
     pub fn fetch(&self, miss: Miss, patience: Duration, done: Done) {
         let shared = self.0.clone();
         self.0.node.env.spawn(async move { done(shared.fetch(miss, patience).await) });
@@ -223,25 +226,44 @@ impl Workspace {
         }
     }
 
-    /// Calls `done` once everything up to `upto` is as durable as this opening promises for `fsync`.
+    /// Calls `done` once everything up to `upto` is as durable as this opening promises for `fsync`. Where the workspace may not be
+    /// written any more that is never: whoever waits learns why.
     pub fn sync(&self, upto: Seqno, done: Done) {
-        // Somebody else writes this workspace now: what is on this disk is a tail, and `fsync` must not pass it off as kept.
-        let fenced = match &*self.0.standing.read() {
-            standing @ Standing::Fenced { .. } => standing.check(&self.0.name).err(),
-            _ => None,
-        };
-        if let Some(e) = fenced {
+        let standing = self.0.standing.read().check(&self.0.name);
+        if let Err(e) = standing {
             return done(Err(e));
         }
         match self.0.durability {
             Durability::Local => self.0.node.journal.commit_async(upto, Box::new(move |r| done(r.map(drop)))),
-            Durability::Replicated => self.0.replicator.when_published(upto, done),
+            Durability::Replicated => self.when_published(upto, done),
+        }
+    }
+
+    /// Calls `done` once a confirmed head contains `upto`, or never will.
+    fn when_published(&self, upto: Seqno, done: Done) {
+        self.0.replicator.when_published(upto, done);
+        // Who came after the others were told that the workspace stopped would wait for ever.
+        let standing = self.0.standing.read().check(&self.0.name);
+        if let Err(e) = standing {
+            self.0.replicator.fail_waiters(|| e.clone());
         }
     }
 
     /// Number of the last accepted record of this workspace.
     pub fn accepted(&self) -> Seqno {
         self.0.state.read().accepted
+    }
+
+    /// Ends the lease of a read-only opening that nobody reads any more; without effect on others.
+    ///
+    /// # Errors
+    /// Those of the store: the lease then stays until `gc --drop`; `Closed` where it was dropped before.
+    pub async fn release_lease(&self) -> Result<()> {
+        let lease = self.0.lease.lock().take();
+        match lease {
+            Some(lease) => lease.finish().await,
+            None => Ok(()),
+        }
     }
 
     /// Calls `hook` (from a thread of its own) when another session has taken the workspace over.
@@ -290,7 +312,18 @@ impl Shared {
         }
     }
 
+    /// Waits until the disk has room for `bytes` more.
+    async fn room(&self, bytes: u64) -> Result<()> {
+        let (tx, rx) = tokio::sync::oneshot::channel();
+        self.node.journal.when_room(bytes, Box::new(move |r| drop(tx.send(r))));
+        rx.await.unwrap_or_else(|_| Err(Error::closed("the journal was closed")))
+    }
+
     pub async fn fetch(self: &Arc<Self>, miss: Miss, patience: Duration) -> Result<()> {
+        // Reads have a deadline; a writer waits for as long as its disk is slow.
+        if matches!(miss, Miss::Room(_)) {
+            return self.fetch_once(&miss).await;
+        }
         let mut last = None;
         let patient = async {
             let mut pause = FETCH_PAUSE;
@@ -332,6 +365,7 @@ impl Shared {
                     Err(e) => Err(Error::internal(format!("a read of staged data died: {e}"))),
                 }
             }
+            Miss::Room(bytes) => self.room(*bytes).await,
         }
     }
 }

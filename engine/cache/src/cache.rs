@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use hiloop_env::Env;
-use hiloop_types::{Column, MetaBatch, MetaStore, Result, ResultExt};
+use hiloop_types::{Column, MetaBatch, MetaStore, Result, ResultExt, limits};
 use parking_lot::{Mutex, RwLock};
 
 use crate::disk::Disk;
 use crate::frame::{CacheKey, Frame, Hit};
-use crate::options::{BATCH_ROWS, CacheOptions, SHARDS};
+use crate::options::{CacheOptions, SHARDS};
 use crate::record::{self, Fault, Place};
 use crate::residency::{self, Row};
 use crate::shard::{Found, Seed, Shard};
@@ -306,7 +306,7 @@ impl Cache {
             batch.put(Column::Residency, residency::VERSION_KEY, residency::VERSION);
             self.meta.write(batch)?;
         }
-        for keys in stray.chunks(BATCH_ROWS) {
+        for keys in stray.chunks(limits::CACHE_ROWS) {
             let mut batch = MetaBatch::new();
             keys.iter().for_each(|key| batch.delete(Column::Residency, key.as_slice()));
             self.meta.write(batch)?;

@@ -1,5 +1,6 @@
 //! Byte layouts (described in the crate's documentation): segment header, record, anchor slot, slab header.
 
+use hiloop_types::limits::JOURNAL_RECORD;
 use hiloop_types::{Error, Result, Seqno};
 
 /// Stream of a record: one workspace session.
@@ -21,9 +22,6 @@ pub struct StagedRef {
     /// CRC-32C of the whole range.
     pub crc: u32,
 }
-
-/// Largest record, header, staged list and body together, bytes.
-pub const RECORD_MAX: usize = 1 << 20;
 
 pub(crate) const VERSION: u32 = 1;
 /// Records and ranges start after one sector with the header.
@@ -224,8 +222,8 @@ pub(crate) fn header_crc(seed: u32, offset: u64, header: &[u8]) -> u32 {
 pub(crate) fn encode_record(buf: &mut Vec<u8>, stream: StreamId, kind: u8, body: &[&[u8]], staged: &[StagedRef]) -> Result<()> {
     let len: usize = body.iter().map(|b| b.len()).sum();
     let total = RECORD_HEADER + staged.len() * STAGED_LEN + len;
-    if total > RECORD_MAX || staged.len() > usize::from(u16::MAX) {
-        return Err(Error::invalid(format!("record of {total} bytes; the most is {RECORD_MAX}")).hint("stage the data first"));
+    if total > JOURNAL_RECORD || staged.len() > usize::from(u16::MAX) {
+        return Err(Error::invalid(format!("record of {total} bytes; the most is {JOURNAL_RECORD}")).hint("stage the data first"));
     }
     buf.clear();
     buf.reserve(total + ALIGN);
@@ -291,7 +289,7 @@ pub(crate) fn parse_record(segment: &[u8], seed: u32, offset: u64) -> Option<Rec
     let class = RecordClass::from_byte(header[31])?;
     let (len, count) = (u32_at(header, 24) as usize, usize::from(u16_at(header, 28)));
     let end = RECORD_HEADER + count * STAGED_LEN + len;
-    if end > RECORD_MAX || end > rest.len() || u32_at(header, 0) != header_crc(seed, offset, header) {
+    if end > JOURNAL_RECORD || end > rest.len() || u32_at(header, 0) != header_crc(seed, offset, header) {
         return None;
     }
     let content = &rest[RECORD_HEADER..end];

@@ -38,6 +38,9 @@ pub struct BaseDoc {
     pub nonce: Nonce,
     /// Seconds since 1970.
     pub created: u64,
+    /// When it was deleted, seconds since 1970; the document is then a tombstone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deleted: Option<u64>,
 }
 
 /// A base and the root it had when something was built on it; a root for collection, deleted or not (`protocols.md` 7.1).

@@ -196,6 +196,9 @@ pub struct SnapshotDoc {
     pub nonce: Nonce,
     /// Seconds since 1970.
     pub created: u64,
+    /// When it was deleted, seconds since 1970; the document is then a tombstone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deleted: Option<u64>,
 }
 
 /// One event in the life of a workspace; never deleted.

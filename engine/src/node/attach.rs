@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use hiloop_journal::State as JournalState;
 use hiloop_manifest::DomainKey;
 use hiloop_manifest::schema::{Attr, FileKind, Key, KeyKind, NameHasher, Prefix, Super, Totals, Value};
 use hiloop_manifest::tree::{RootRef, get};
@@ -12,7 +13,7 @@ use parking_lot::{Mutex, RwLock};
 use serde::Serialize;
 
 use super::tail::Folded;
-use super::{Attached, Engine, OpenStore};
+use super::{Attached, Engine, OpenStore, journal_stopped};
 use crate::catalog::{CutOff, FORMAT, Found, Head, LineageEvent, LineageKind, LostWindow, PUBLIC_DOMAIN};
 use crate::context::StoreContext;
 use crate::fork::{ForkOptions, fork};
@@ -120,10 +121,13 @@ impl Engine {
     /// store does not answer; `Corrupt` where what it holds cannot be read.
     pub async fn attach(&self, request: AttachRequest) -> Result<(Workspace, AttachReport)> {
         let key = (request.store.clone(), request.name.clone());
-        if let Some(back) = self.take_back(&key)? {
+        if let Some(back) = self.take_back(&key, &request)? {
             return Ok(back);
         }
         let store = self.store(&request.store).await?;
+        if let JournalState::ReadOnly(why) = self.0.node.journal.state() {
+            return self.attach_to_read(&store, &request, &why).await;
+        }
         let created = self.ensure_exists(&store, &request).await?;
         let opening = self.open_head(&store, &request).await?;
         let workspace = self.build(&store, &request, opening.head.doc.clone(), &opening, None).await?;
@@ -149,8 +153,40 @@ impl Engine {
         Ok((workspace, report))
     }
 
+    /// Attaches what a journal that takes nothing more still holds of an opening: it can be read, changes fail, nothing of it is
+    /// published, and `recover` makes a workspace of it (`protocols.md` 1, bit rot).
+    async fn attach_to_read(&self, store: &OpenStore, request: &AttachRequest, why: &Error) -> Result<(Workspace, AttachReport)> {
+        let found = store.catalog.get::<Head>(request.name.as_str()).await?.filter(|f| !f.doc.tombstone);
+        let opening = match &found {
+            Some(found) => self.resume(found, request)?,
+            None => None,
+        };
+        let Some(opening) = opening else {
+            return Err(journal_stopped(why).at(self.0.options.directory.display()));
+        };
+        let workspace = self.build(store, request, opening.head.doc.clone(), &opening, None).await?;
+        workspace.0.stop_writing(Standing::ReadOnly { reason: why.to_string() });
+        let key = (request.store.clone(), request.name.clone());
+        let mut workspaces = self.0.workspaces.lock();
+        if workspaces.contains_key(&key) {
+            return Err(already(&request.name));
+        }
+        // Its tail stays where `recover` finds it.
+        workspaces.insert(key, Attached { workspace: workspace.clone(), draining: false });
+        let report = AttachReport {
+            workspace: request.name.clone(),
+            epoch: workspace.epoch(),
+            session: workspace.session(),
+            root: opening.head.doc.root,
+            lost_window: opening.lost_window,
+            created: false,
+            recovered_operations: opening.folded.as_ref().map_or(0, |f| f.backlog().1),
+        };
+        Ok((workspace, report))
+    }
+
     /// Opens what `source` names (a base, a snapshot, a workspace's published head) for reading only: no session, no journal. A lease
-    /// keeps the tree from collection for as long as the workspace value lives.
+    /// keeps the tree from collection until [`Workspace::release_lease`], or for as long as the workspace value lives.
     ///
     /// # Errors
     /// `NotFound` for an unknown source, `Invalid` for one without a tree, and those of the store.
@@ -200,13 +236,23 @@ impl Engine {
     }
 
     /// A workspace that was detached with a rest and is still publishing it.
-    fn take_back(&self, key: &super::WorkspaceKey) -> Result<Option<(Workspace, AttachReport)>> {
+    fn take_back(&self, key: &super::WorkspaceKey, request: &AttachRequest) -> Result<Option<(Workspace, AttachReport)>> {
         let mut workspaces = self.0.workspaces.lock();
         let Some(a) = workspaces.get_mut(key) else { return Ok(None) };
         if !a.draining {
             return Err(already(&key.1));
         }
         let w = a.workspace.clone();
+        // What it promises was settled when it was opened.
+        let same = w.durability() == request.durability
+            && request.quota.is_none_or(|q| w.quota() == Some(q))
+            && request.backlog_limit.is_none_or(|l| w.0.admission.hard() == l);
+        if !same {
+            return Err(Error::conflict(format!("workspace {} still publishes what its last mount left, under other options", key.1))
+                .hint(
+                    "mount it with the durability, quota and backlog limit that it had, or wait until `status` shows that it is published",
+                ));
+        }
         {
             let mut standing = w.0.standing.write();
             if matches!(*standing, Standing::Closed) {
@@ -314,14 +360,10 @@ impl Engine {
         }
         let folded = tail.fold(sequence).at("the node's journal")?;
         let lost_window = found.doc.lost_window.unwrap_or(LostWindow::None);
-        Ok(Some(Opening {
-            head: found.clone(),
-            nonces: tail.stream.nonces.clone(),
-            folded: Some(folded),
-            sequence,
-            lost_window,
-            fresh: false,
-        }))
+        // The next publish, or the release, writes a new quota down.
+        let mut head = found.clone();
+        head.doc.quota = request.quota.or(head.doc.quota);
+        Ok(Some(Opening { head, nonces: tail.stream.nonces.clone(), folded: Some(folded), sequence, lost_window, fresh: false }))
     }
 
     /// Takes (epoch + 1, a new session); `None` where the head moved meanwhile.
@@ -460,7 +502,7 @@ impl Engine {
             session: head.session.ok_or_else(|| Error::internal("an opened head has no session"))?,
             durability: request.durability,
             read_only: lease.is_some(),
-            _lease: lease,
+            lease: Mutex::new(lease),
             quota: head.quota,
             catalog: store.catalog.clone(),
             hydrator: store.hydrator.clone(),
@@ -473,6 +515,7 @@ impl Engine {
             replicator: Replicator::new(opening.sequence, opening.nonces.clone()),
             head: tokio::sync::Mutex::new(opening.head.clone()),
             sequential: Mutex::default(),
+            census: Mutex::default(),
             fenced_hooks: Mutex::default(),
             last_time: AtomicU64::new(0),
         })))

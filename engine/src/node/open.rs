@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use hiloop_cache::Cache;
 use hiloop_env::Env;
-use hiloop_journal::{DirLock, Journal, OnDamage, Ownership, RealDisk, SlabId};
+use hiloop_journal::{DirLock, Journal, OnDamage, Ownership, SlabId};
 use hiloop_store::Store;
 use hiloop_types::{Column, MetaBatch, MetaStore, Nonce, Result, ResultExt, Seqno, Session};
 use parking_lot::Mutex;
@@ -20,10 +20,8 @@ use crate::workspace::NodeShared;
 /// records of all others.
 const CHECKPOINT_SEGMENTS: usize = 4;
 
-/// What a node stands on: the seam for the simulator, whose disks and indexes lose what was not flushed.
+/// What a node stands on beside [`EngineOptions::disk`]: the seam for the simulator, whose disks and indexes lose what was not flushed.
 pub struct Ground {
-    /// Where journal and staging stand, below [`EngineOptions::directory`].
-    pub journal: Arc<dyn hiloop_journal::Disk>,
     /// Where the cache's slabs stand.
     pub cache: Box<dyn hiloop_cache::Disk>,
     /// The index.
@@ -46,7 +44,7 @@ impl Engine {
         let (lock, ownership) = DirLock::acquire(&dir)?;
         let meta = meta(&dir.join("index"))?;
         let cache = Box::new(hiloop_cache::Directory::open(&dir.join("cache")).at(dir.join("cache").display())?);
-        Self::open_on(options, env, Ground { journal: Arc::new(RealDisk), cache, meta, ownership, lock: Some(lock) })
+        Self::open_on(options, env, Ground { cache, meta, ownership, lock: Some(lock) })
     }
 
     /// [`Self::open`] on other ground.
@@ -55,16 +53,17 @@ impl Engine {
     /// As [`Self::open`].
     pub fn open_on(options: EngineOptions, env: Env, ground: Ground) -> Result<Self> {
         let env = env.here();
-        let Ground { journal: disk, cache, meta, ownership, lock } = ground;
+        let Ground { cache, meta, ownership, lock } = ground;
         let dir = options.directory.clone();
         let mut tails: BTreeMap<Session, Tail> = tail::load(meta.as_ref())?.into_iter().map(|t| (t.stream.doc.session, t)).collect();
         let floor = tails.values().map(|t| t.published().next()).max().unwrap_or(Seqno(1));
         let mut journal_options = options.journal.clone();
-        if ownership == Ownership::AfterReboot {
+        if ownership == Ownership::AfterReboot && journal_options.on_damage == OnDamage::ReadOnly {
             // A power cut in the middle of a flush leaves holes that look like damage; nothing behind them was promised.
             journal_options.on_damage = OnDamage::KeepPrefixIfUncertain;
         }
-        let (journal, report) = Journal::open(&dir, disk, &env, journal_options, floor, &mut |r| tail::take(&mut tails, &r))?;
+        let (journal, report) =
+            Journal::open(&dir, options.disk.clone(), &env, journal_options, floor, &mut |r| tail::take(&mut tails, &r))?;
         if let Some(damage) = &report.damage {
             tracing::error!(error = %damage.error(), "the journal is damaged");
         }

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use hiloop_journal::State as JournalState;
 use hiloop_manifest::tree::RootRef;
 use hiloop_types::{Error, Name, NameKind, ROOT_INO, Result, Seqno, Session, WriterEpoch};
 use serde::Serialize;
 
 use super::attach::Opening;
 use super::tail::Tail;
-use super::{AttachRequest, Attached, Engine, OpenStore};
+use super::{AttachRequest, Attached, Engine, OpenStore, journal_stopped};
 use crate::catalog::{BaseRoot, FORMAT, Found, Head, Intent, IntentKind, LostWindow, Parent, ParentKind};
 use crate::layer::Layer;
 use crate::record::StreamDoc;
@@ -31,12 +32,17 @@ pub struct Recovered {
 
 impl Engine {
     /// Turns every tail of `store` that no head will take up any more into a workspace `<name>-recovered-<epoch>`, published and released.
-    /// A tail whose head still names its session is left to the next mount.
+    /// A tail whose head still names its session is left to the next mount, unless the journal was damaged: then it may end too early,
+    /// and becomes a workspace beside the one that it belonged to.
     ///
     /// # Errors
-    /// Those of the store and of the journal; what was recovered before stays recovered.
+    /// `Closed` where the journal is read-only; those of the store and of the journal; what was recovered before stays recovered.
     pub async fn recover(&self, store_url: &str) -> Result<Vec<Recovered>> {
         let store = self.store(store_url).await?;
+        if let JournalState::ReadOnly(why) = self.0.node.journal.state() {
+            return Err(journal_stopped(&why).at(self.0.options.directory.display()));
+        }
+        let cut_short = self.0.report.damage.is_some();
         let mut sessions: Vec<(Name, WriterEpoch, Session, bool)> = self
             .0
             .tails
@@ -49,7 +55,8 @@ impl Engine {
         let mut out = Vec::new();
         for (name, _, session, foreign) in sessions {
             let head = store.catalog.get::<Head>(name.as_str()).await?;
-            if head.is_some_and(|h| h.doc.session == Some(session) && !h.doc.tombstone && h.doc.release.is_none() && !foreign) {
+            if head.is_some_and(|h| h.doc.session == Some(session) && !h.doc.tombstone && h.doc.release.is_none() && !foreign && !cut_short)
+            {
                 continue;
             }
             let Some(tail) = self.0.tails.lock().get(&session).cloned() else { continue };

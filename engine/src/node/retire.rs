@@ -36,6 +36,13 @@ impl Engine {
         if !fenced && self.0.workspaces.lock().get(&key).is_none_or(other) {
             return Err(no_such_workspace(workspace.name()));
         }
+        // Attached only to be read: its tail stands among the tails all the time.
+        if !fenced && self.0.tails.lock().contains_key(&workspace.session()) {
+            self.0.workspaces.lock().remove(&key);
+            let (bytes, operations) = workspace.0.admission.backlog();
+            let published = workspace.0.replicator.published().0;
+            return Ok(DetachReport { published, left_bytes: bytes.max(operations), released: false });
+        }
         let drained = !fenced && self.0.env.timeout(timeout, workspace.flush()).await.is_ok_and(|r| r.is_ok());
         let mut released = false;
         if drained {

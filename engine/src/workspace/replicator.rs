@@ -207,7 +207,7 @@ impl Workspace {
     pub async fn flush(&self) -> Result<Seqno> {
         let upto = self.accepted();
         let (tx, rx) = oneshot::channel();
-        self.0.replicator.when_published(upto, Box::new(move |r| drop(tx.send(r))));
+        self.when_published(upto, Box::new(move |r| drop(tx.send(r))));
         rx.await.unwrap_or_else(|_| Err(Error::closed("the workspace was closed"))).map(|()| upto)
     }
 }
@@ -467,6 +467,7 @@ async fn put_snapshot(shared: &Arc<Shared>, name: &Name, layer: &Layer, root: Ro
         parent: head.parent.clone(),
         nonce: shared.catalog.nonce(),
         created: shared.catalog.now(),
+        deleted: None,
     };
     let result = match shared.catalog.create_snapshot(&doc).await? {
         Ok(_) => Ok(doc),

@@ -14,7 +14,7 @@ use parking_lot::RwLockWriteGuard;
 use super::read::Read;
 use super::{Shared, Standing, State, scan, state};
 use crate::record::{Batch, CHANGES, Change};
-use crate::stop::Stop;
+use crate::stop::{Miss, Stop};
 
 /// Changes of one journal record; a larger operation (dropping a huge file) takes several, deletions first.
 const CHANGES_MAX: usize = 4096;
@@ -164,7 +164,8 @@ impl<'a> Txn<'a> {
     /// Writes data; moves `attr.size` and `attr.allocated`, which the caller puts.
     ///
     /// # Errors
-    /// A miss of manifest nodes (never of data: overwriting does not hydrate), `Exhausted` where the disk is full.
+    /// A miss of manifest nodes (never of data: overwriting does not hydrate) or of room: a change that is run again stages its data
+    /// again, so one change stages at most [`limits::STAGING_DIRTY`] in all. `Exhausted` where the disk is full.
     pub fn write(&mut self, ino: Ino, attr: &mut Attr, offset: u64, data: &[u8]) -> Result<(), Stop> {
         if data.is_empty() {
             return Ok(());
@@ -305,7 +306,9 @@ impl<'a> Txn<'a> {
     }
 
     fn stage(&mut self, data: &[u8]) -> Result<StagedAt, Stop> {
-        let staged = self.shared.node.journal.stage(data)?;
+        let Some(staged) = self.shared.node.journal.stage(data)? else {
+            return Err(Stop::Miss(Miss::Room(data.len() as u64)));
+        };
         let at = state::staged_at(&staged.reference());
         self.staged.push(staged);
         self.data_bytes += data.len() as u64;

@@ -130,5 +130,5 @@ async fn deleting_a_live_workspace_needs_force() {
     assert!(!writer.commit(root).await, "its writer is fenced");
     assert_eq!(delete(&ctx, DeletedKind::Workspace, "w", true).await.unwrap_err().kind(), ErrorKind::NotFound);
     delete(&ctx, DeletedKind::Base, "base", false).await.unwrap();
-    assert!(bench.keys("bases").await.is_empty());
+    assert!(hiloop_engine::look::list_bases(&ctx).await.unwrap().is_empty());
 }

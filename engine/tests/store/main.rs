@@ -2,6 +2,7 @@
 #![allow(clippy::disallowed_methods, reason = "tests drive tasks of their own")]
 #![allow(clippy::unwrap_used, reason = "a test ends where it is surprised")]
 
+mod delete;
 mod diff;
 mod export;
 mod fork;

@@ -168,6 +168,7 @@ pub async fn snapshot(ctx: &StoreContext, workspace: &str, snapshot: &str) {
         parent: s.parent,
         nonce: ctx.catalog.nonce(),
         created: ctx.catalog.now(),
+        deleted: None,
     };
     assert!(ctx.catalog.create_snapshot(&doc).await.unwrap().is_ok());
 }

@@ -11,6 +11,7 @@ mod meta;
 mod name;
 mod pack;
 mod session;
+mod text;
 
 pub use claim::Claim;
 pub use error::{Error, ErrorKind, Result, ResultExt};

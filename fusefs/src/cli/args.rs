@@ -147,7 +147,7 @@ pub struct NodeArgs {
     /// Time that SIGTERM leaves the daemon for publishing
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_duration)]
     pub grace: Duration,
-    /// Send traces and metrics of the daemon to this OTLP endpoint (gRPC), http://HOST:4317 [default: off]
+    /// Send traces and metrics of the daemon to this OTLP endpoint (gRPC), http://HOST:4317 or https://HOST:4317 [default: off]
     #[arg(long, value_name = "URL")]
     pub otlp_endpoint: Option<String>,
     /// Pace of heartbeats
@@ -442,6 +442,9 @@ pub struct Daemon {
     /// Started by a client: a session of its own, the outcome of the start on standard output
     #[arg(long, hide = true, requires = "foreground")]
     pub detached: bool,
+    /// Started by `recover`: goes on with the whole prefix of a damaged journal
+    #[arg(long, hide = true)]
+    pub keep_prefix: bool,
 }
 
 /// `ctl`

@@ -77,11 +77,14 @@ fn run(cli: Cli, out: Output) -> Done {
         return Ok(out.result(&String::from_utf8_lossy(&script), |s| s.to_string())?);
     }
     let env = Env::real();
-    let (default, endpoint, attributes) = match &cli.command {
-        Command::Daemon(d) if d.foreground => ("info", d.node.otlp_endpoint.clone(), vec![("host.name", node::name(&d.node)?.to_string())]),
-        _ => ("warn", None, Vec::new()),
+    let (default, endpoint, ca_file, attributes) = match &cli.command {
+        Command::Daemon(d) if d.foreground => {
+            ("info", d.node.otlp_endpoint.clone(), d.ca_file.clone(), vec![("host.name", node::name(&d.node)?.to_string())])
+        }
+        _ => ("warn", None, None, Vec::new()),
     };
-    let telemetry = Telemetry { filter: cli.log.clone().unwrap_or_else(|| default.into()), format: cli.log_format, endpoint, attributes };
+    let filter = cli.log.clone().unwrap_or_else(|| default.into());
+    let telemetry = Telemetry { filter, format: cli.log_format, endpoint, ca_file, attributes };
     let logging = (telemetry.filter.clone(), telemetry.format);
     if let Command::Daemon(d) = &cli.command
         && d.foreground

@@ -68,6 +68,7 @@ fn options(args: &Daemon, cache_dir: PathBuf) -> Result<Options> {
         linger: args.linger,
         grace: n.grace,
         control: control(args)?,
+        keep_prefix: args.keep_prefix,
     })
 }
 

@@ -55,6 +55,8 @@ pub struct Options {
     pub grace: Duration,
     /// The control socket, where there is one.
     pub control: Option<control::ControlOptions>,
+    /// Go on with the whole prefix of a damaged journal, which else is only read.
+    pub keep_prefix: bool,
 }
 
 /// A running daemon.
@@ -81,6 +83,9 @@ impl Daemon {
         engine.cache = options.cache.clone();
         engine.ca_file.clone_from(&options.ca_file);
         engine.pace = options.pace;
+        if options.keep_prefix {
+            engine.journal.on_damage = hiloop_journal::OnDamage::KeepPrefix;
+        }
         engine.memory = Memory::new(options.memory_nodes, options.memory_chunks);
         let engine = Engine::open(engine, env.clone(), |dir| {
             let meta: Arc<dyn MetaStore> = Arc::new(RocksMeta::open(dir, limits::MEMORY_ROCKS)?);

@@ -24,8 +24,6 @@ const ROOT_ENTRIES: usize = 512;
 const USERS_LEAVE: Duration = Duration::from_secs(2);
 /// Time for the serving threads to end once the mount is gone.
 const SERVING_ENDS: Duration = Duration::from_secs(10);
-/// Time that a mount's threads take to let go of its workspace after the last request; generous.
-const THREADS_LET_GO: Duration = Duration::from_millis(500);
 /// Time for giving the head of a workspace back that could not be mounted or whose mount was taken away from outside.
 const LET_GO: Duration = Duration::from_secs(30);
 
@@ -182,7 +180,7 @@ impl Daemon {
         let mount = match mounted {
             Ok(mount) => mount,
             Err(e) => {
-                if let Err(left) = self.let_go(&workspace, LET_GO).await {
+                if let Err(left) = self.let_go(&workspace, false, LET_GO).await {
                     tracing::warn!(workspace = %workspace.name(), error = %left, "a workspace that could not be mounted stays attached");
                 }
                 return Err(e);
@@ -426,23 +424,27 @@ impl Daemon {
         let mount = live.mount.clone();
         let busy = blocking(move || detach(&mount)).await?;
         let rest = timeout.saturating_sub(self.env.monotonic().saturating_sub(started));
-        let report = self.let_go(&live.workspace, rest).await?;
+        let report = self.let_go(&live.workspace, live.mount.is_alive(), rest).await?;
         let workspace = live.workspace.name().clone();
         let DetachReport { published, left_bytes, released } = report;
         tracing::info!(%workspace, published, left_bytes, busy, "unmounted");
         Ok(Unmounted { workspace, published, left_bytes, released, busy })
     }
 
-    /// Detaches a workspace whose mount is gone.
-    async fn let_go(&self, workspace: &Workspace, timeout: Duration) -> Result<DetachReport> {
+    /// Detaches a workspace whose mount is gone, or out of the tree and still `served` to those who have files open.
+    async fn let_go(&self, workspace: &Workspace, served: bool, timeout: Duration) -> Result<DetachReport> {
         let status = workspace.status();
         if workspace.is_read_only() {
-            let last = workspace.clone();
-            tokio::spawn(async move {
-                // The lease ends with the last clone, and needs a runtime for that: the mount's threads have none and let go first.
-                tokio::time::sleep(THREADS_LET_GO).await;
-                drop(last);
-            });
+            // While processes still read in a detached mount the tree stays protected: the lease then ends with their last descriptor.
+            if !served {
+                match tokio::time::timeout(timeout.max(SERVING_ENDS), workspace.release_lease()).await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(e)) => tracing::warn!(tree = %workspace.name(), error = %e, "the lease of a read-only mount stays; see `gc`"),
+                    Err(_) => {
+                        tracing::warn!(tree = %workspace.name(), "the store did not take the lease of a read-only mount back; see `gc`")
+                    }
+                }
+            }
             return Ok(DetachReport { published: status.published, left_bytes: 0, released: true });
         }
         match self.engine.detach(workspace, timeout).await {
@@ -473,7 +475,7 @@ impl Daemon {
                 if let Err(e) = live.mount.wait(Some(Duration::ZERO)) {
                     tracing::error!(workspace = %name, error = %e, "a mount ended by itself");
                 }
-                match daemon.let_go(&live.workspace, LET_GO).await {
+                match daemon.let_go(&live.workspace, false, LET_GO).await {
                     Ok(r) => {
                         tracing::info!(workspace = %name, left_bytes = r.left_bytes, "mount ended; workspace detached");
                         if r.left_bytes > 0 {
@@ -518,7 +520,7 @@ impl Daemon {
                 close
             };
             if close {
-                match (published, daemon.let_go(&workspace, LET_GO).await) {
+                match (published, daemon.let_go(&workspace, false, LET_GO).await) {
                     (Ok(_), Ok(r)) => {
                         tracing::info!(workspace = %key.1, published = r.published, released = r.released, "the rest is published");
                         daemon.tell(What::Drained, &key.1, Path::new(""), "");

@@ -119,7 +119,10 @@ async fn answer(daemon: &Arc<Daemon>, call: Call, talk: &mut Talk) -> Result<ser
         Call::Snapshot { of, name, wait } => encode(Box::pin(daemon.snapshot(of, name, wait, talk)).await?),
         Call::Flush(of) => encode(Box::pin(daemon.flush(of, talk)).await?),
         Call::Status(None) => daemon.status(),
-        Call::Status(Some(of)) => daemon.workspace_status(&of),
+        Call::Status(Some(of)) => {
+            let daemon = daemon.clone();
+            super::mounts::blocking(move || daemon.workspace_status(&of)).await
+        }
         Call::Metrics => encode(crate::telemetry::prometheus::render(daemon.samples())?),
         Call::Unmount { of, timeout_ms } => encode(Box::pin(daemon.unmount(of, Duration::from_millis(timeout_ms), talk)).await?),
         Call::Wait(of) => encode(Box::pin(daemon.wait(of, talk)).await?),

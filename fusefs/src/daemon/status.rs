@@ -36,10 +36,11 @@ impl Daemon {
         Ok(Value::Object(object))
     }
 
-    /// One workspace, with what it shares with the others.
+    /// One workspace, with what it shares with the others. Not for a thread that may not wait for the disk.
     pub(super) fn workspace_status(&self, of: &Selector) -> Result<Value> {
         let (mount, workspace) = self.workspace_of(of)?;
         let mut object = self.row(&workspace.status(), Some(&mount))?;
+        object.insert("resident".into(), json!(workspace.residency()));
         object.extend(self.shared(&self.engine.status()));
         Ok(Value::Object(object))
     }

@@ -168,10 +168,6 @@ impl Listings {
     }
 }
 
-/// Above this much data of waiting writes, bytes, a writer keeps only [`HELD_SHORT`] and gets a short count.
-const HELD_MAX: u64 = 128 * limits::MIB;
-const HELD_SHORT: usize = 4096;
-
 /// Data of writes that wait for room or metadata: each copied once, all together bounded. A thousand writers before a full
 /// backlog would else hold a gigabyte; the kernel's own copies it bounds itself.
 #[derive(Clone, Default)]
@@ -186,8 +182,8 @@ pub(super) struct Held {
 impl HeldData {
     /// Copies `data`; of a write that nobody completes (`whole`) always all of it.
     pub(super) fn copy(&self, data: &[u8], whole: bool) -> Held {
-        let crowded = self.0.load(Relaxed) + data.len() as u64 > HELD_MAX;
-        let keep = if crowded && !whole { data.len().min(HELD_SHORT) } else { data.len() };
+        let crowded = self.0.load(Relaxed) + data.len() as u64 > limits::HELD_WRITES;
+        let keep = if crowded && !whole { data.len().min(limits::HELD_SHORT) } else { data.len() };
         self.0.fetch_add(keep as u64, Relaxed);
         Held { bytes: data[..keep].to_vec(), sum: self.0.clone() }
     }
@@ -214,9 +210,9 @@ mod tests {
     fn waiting_data_are_bounded_and_counted_back() {
         let held = HeldData::default();
         let mib = vec![1u8; limits::MIB as usize];
-        let full: Vec<_> = (0..HELD_MAX / limits::MIB).map(|_| held.copy(&mib, false)).collect();
+        let full: Vec<_> = (0..limits::HELD_WRITES / limits::MIB).map(|_| held.copy(&mib, false)).collect();
         assert!(full.iter().all(|h| h.len() == mib.len()));
-        assert_eq!(held.copy(&mib, false).len(), HELD_SHORT);
+        assert_eq!(held.copy(&mib, false).len(), limits::HELD_SHORT);
         assert_eq!(held.copy(&mib, true).len(), mib.len(), "written-back pages are never cut");
         drop(full);
         assert_eq!(held.0.load(Relaxed), 0);

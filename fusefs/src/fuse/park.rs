@@ -6,6 +6,7 @@
 //! - something is not in memory: it is fetched in the background, then the whole operation runs again on the pool; after
 //!   [`limits::READ_DEADLINE`] in all, EIO. Changes that miss metadata follow the same rule. What the kernel asks right after an EIO
 //!   is the page that its failed readahead wanted, for the same caller: it waits only [`AFTER_GIVING_UP`] more;
+//! - the node's disk is behind with staged data: the write waits for room, without a deadline, and runs again;
 //! - the backlog is full: the change waits, without a deadline, until the workspace has room (killably, as far as the kernel
 //!   allows), then starts from the beginning;
 //! - the backlog is above its soft mark: the change is made and its answer held back.
@@ -143,7 +144,8 @@ impl Core {
             self.counters.parked.fetch_add(1, Relaxed);
             Parked { since: now, _now: Counted::new(self, |c| &c.counters.parked_now) }
         });
-        let patience = self.patience(now, parked.since);
+        let bounded = !matches!(miss, Miss::Room(_));
+        let patience = if bounded { self.patience(now, parked.since) } else { Duration::MAX };
         if patience.is_zero() {
             let late = Error::unavailable(format!("a request needed more than {:?} of fetches", limits::READ_DEADLINE));
             drop(parked);
@@ -156,7 +158,8 @@ impl Core {
             Box::new(move |fetched| {
                 let workers = core.workers.clone();
                 workers.submit(Box::new(move || match fetched {
-                    Ok(()) => core.attempt(reply, run, answer, Some(parked)),
+                    // Time that a write waited for the disk does not count.
+                    Ok(()) => core.attempt(reply, run, answer, Some(parked).filter(|_| bounded)),
                     Err(e) => {
                         core.note_gave_up(&e, parked.since);
                         drop(parked);

@@ -41,20 +41,23 @@ impl Ground {
         let disk = SimDisk::new(seed, root);
         Self { disk, exec, meta: Arc::default(), slabs: Slabs::default(), lie, ownership: Ownership::New }
     }
-    /// For a process that starts now.
-    pub fn boot(&mut self) -> EngineGround {
-        let disk: Arc<dyn Disk> = match self.lie {
+    /// The disk of journal and staging, for a process that starts now.
+    pub fn process_disk(&self) -> Arc<dyn Disk> {
+        match self.lie {
             Some(lie @ (Lie::ShippedBeforeFlush | Lie::AnsweredBeforeWhole | Lie::NoDirectoryFlush | Lie::StagingInPlace)) => {
                 Arc::new(Liar { disk: self.disk.clone(), lie, exec: self.exec.clone(), held: Arc::default() })
             }
             _ => Arc::new(self.disk.clone()),
-        };
+        }
+    }
+    /// All else, for a process that starts now.
+    pub fn boot(&mut self) -> EngineGround {
         let meta: Arc<dyn MetaStore> = match self.lie {
             Some(Lie::IndexForgets) => Arc::new(Forgetful(self.meta.clone())),
             _ => self.meta.clone(),
         };
         let ownership = std::mem::replace(&mut self.ownership, Ownership::SameBoot);
-        EngineGround { journal: disk, cache: Box::new(self.slabs.clone()), meta, ownership, lock: None }
+        EngineGround { cache: Box::new(self.slabs.clone()), meta, ownership, lock: None }
     }
     /// The process was killed: the page cache stays, the index loses what it held in memory.
     pub fn killed(&mut self) {

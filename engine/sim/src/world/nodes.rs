@@ -108,6 +108,7 @@ fn options(node: &Node, memory: &Memory, store: &Store) -> EngineOptions {
             background: false,
             ..JournalOptions::default()
         },
+        disk: node.ground.process_disk(),
         ..EngineOptions::new(root(), name(&node.name))
     }
 }
