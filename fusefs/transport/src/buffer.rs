@@ -2,7 +2,7 @@
 //!
 //! Its pages are there before the first request. The kernel copies a request into them inside read(2); where a page is missing and
 //! the process is being killed, it gives up, and the caller gets EIO: the one request that no successor can take over. Pages that are
-//! there it fills also then.
+//! there it fills also then. The same goes for the memory that an answer is sent from: no file mapped into memory.
 
 use std::hint::black_box;
 

@@ -123,7 +123,8 @@ impl Reply {
     pub fn created(self, entry: &Entry, opened: Opened) -> bool {
         self.send(&Answer::Created(entry, opened))
     }
-    /// Content of a file or a link, names of extended attributes.
+    /// Content of a file or a link, names of extended attributes. It should lie in memory: where the process is killed while the kernel
+    /// fetches a page of it from a mapped file, the caller gets EIO.
     pub fn data(self, data: &[u8]) -> bool {
         self.send(&Answer::Data(data))
     }

@@ -144,7 +144,8 @@ impl Session {
     }
 
     /// Takes over a mount whose INIT was answered, by this process or one that is gone. Nobody else may read from it any more. What
-    /// was in hand comes again, marked ([`Request::resent`]).
+    /// was in hand comes again, marked ([`Request::resent`]); so does what a session before in this process still has in hand, whose
+    /// replies then answer too: let [`Session::in_hand`] reach 0 first.
     ///
     /// # Errors
     /// InvalidInput without a descriptor; EINVAL where the kernel is older than 6.9; ENODEV where the mount is gone.

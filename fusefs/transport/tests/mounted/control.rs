@@ -94,8 +94,8 @@ fn content_goes_into_the_page_cache_and_comes_back() {
     let read = fs::read(r.path("f")).unwrap();
     assert!(read[..4096] == [7; 4096] && read[4096..] == [8; 4096], "what was stored is what is read");
     assert!(r.session.notifier().retrieve(12, node, 4096, 4096).unwrap());
-    let (_, of, offset, data) = rx.recv_timeout(PATIENCE).unwrap();
-    assert_eq!((of, offset), (node, 4096));
+    let (id, of, offset, data) = rx.recv_timeout(PATIENCE).unwrap();
+    assert_eq!((id, of, offset), (12, node, 4096));
     assert!(data == [8; 4096]);
     assert!(!r.session.notifier().store(4711, 0, b"x").unwrap());
 }

@@ -4,6 +4,7 @@
 
 mod control;
 mod end;
+mod foreign;
 mod handover;
 mod interrupt;
 mod ops;
