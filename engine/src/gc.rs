@@ -220,7 +220,7 @@ async fn delete_all(ctx: &StoreContext, keys: Vec<String>) -> Result<u64> {
 }
 
 /// Removes old tombstones; what was made under the name since the listing stays.
-async fn remove_graves<T: Document>(ctx: &StoreContext, keys: &HashSet<String>) -> Result<u64> {
+async fn remove_graves<T: Document>(ctx: &StoreContext, keys: &BTreeSet<String>) -> Result<u64> {
     let mut removed = 0;
     for id in keys.iter().filter_map(|k| k.strip_prefix(T::PREFIX)) {
         if ctx.catalog.get_or_tombstone::<T>(id).await?.is_some_and(|f| f.doc.is_buried()) {

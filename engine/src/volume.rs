@@ -8,11 +8,10 @@
 use hiloop_manifest::schema::Totals;
 use hiloop_types::{Claim, Error, Name, NameKind, Result};
 
-use crate::catalog::{BaseDoc, Catalog, Claimed, DeletedKind, Found, Head};
+use crate::catalog::{BaseDoc, Catalog, Claimed, DeletedKind, Found, Head, REDO};
 use crate::context::StoreContext;
 use crate::delete::delete;
 use crate::fork::{Binding, DEFAULT_DOMAIN, ForkOptions, fork};
-use crate::lease::REDO;
 use crate::node::read_super;
 
 /// What a claim asks for.

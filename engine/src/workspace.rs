@@ -235,17 +235,7 @@ impl Workspace {
         }
         match self.0.durability {
             Durability::Local => self.0.node.journal.commit_async(upto, Box::new(move |r| done(r.map(drop)))),
-            Durability::Replicated => self.when_published(upto, done),
-        }
-    }
-
-    /// Calls `done` once a confirmed head contains `upto`, or never will.
-    fn when_published(&self, upto: Seqno, done: Done) {
-        self.0.replicator.when_published(upto, done);
-        // Who came after the others were told that the workspace stopped would wait for ever.
-        let standing = self.0.standing.read().check(&self.0.name);
-        if let Err(e) = standing {
-            self.0.replicator.fail_waiters(|| e.clone());
+            Durability::Replicated => self.0.replicator.when_published(upto, done),
         }
     }
 
