@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use crate::catalog::{BaseDoc, Deleted, DeletedKind, Document, FORMAT, Found, Head, LineageEvent, LineageKind, SnapshotDoc};
 use crate::context::StoreContext;
+use crate::front::Front;
 use crate::lease::REDO;
 
 /// One deleted name.
@@ -108,6 +109,7 @@ async fn bury(ctx: &StoreContext, head: Head, version: &Version) -> Result<bool>
         session: None,
         node: None,
         root: None,
+        front: Front::default(),
         bases: Vec::new(),
         nonce: ctx.catalog.nonce(),
         release: None,
