@@ -16,9 +16,10 @@
 //!
 //! # Determinism
 //!
-//! Inode numbers are breadth-first positions; ctime and btime are mtime, and so is atime; births are epoch 0 and session 0; the name-hash
-//! key is derived from the domain's. So equal sources give equal records, and [`BaseDoc::content`] is a digest over them in which chunks
-//! stand by identity. A build id that exists is read in a mode that names chunks and uploads nothing, and compared.
+//! Inode numbers are breadth-first positions, so that those of one directory are in sequence; ctime and btime are mtime, and so is
+//! atime; births are epoch 0 and session 0; the name-hash key is derived from the domain's. So equal sources give equal records, and
+//! [`BaseDoc::content`] is a digest over them in which chunks stand by identity. A build id that exists is read in a mode that names chunks
+//! and uploads nothing, and compared.
 
 mod contents;
 mod records;
@@ -39,6 +40,7 @@ use serde::Serialize;
 
 use crate::catalog::{BaseDoc, Document, FORMAT, Found, PUBLIC_DOMAIN};
 use crate::context::StoreContext;
+use crate::front::Front;
 use crate::ship::{Origin, Shipped, Shipper};
 use contents::{Counts, Reading};
 use reuse::Reusable;
@@ -221,6 +223,7 @@ impl<'a> Publisher<'a> {
             format: FORMAT,
             name: request.build_id.clone(),
             root: None,
+            front: Front::default(),
             reuses: reuse::choose(ctx, request).await?,
             domain: request.domain.clone(),
             inode_limit: 0,
@@ -288,6 +291,7 @@ impl<'a> Publisher<'a> {
         }
         let done = BaseDoc {
             root: Some(built.root),
+            front: Front::or_none(&self.ctx.hydrator, &built.root).await,
             inode_limit: built.summary.next_ino,
             files: built.summary.totals.inodes,
             bytes_logical: built.summary.totals.bytes,

@@ -12,6 +12,7 @@ use crate::catalog::{
     BaseDoc, Deleted, DeletedKind, Document, FORMAT, Found, Head, LineageEvent, LineageKind, Mortal, REDO, Signed, SnapshotDoc,
 };
 use crate::context::StoreContext;
+use crate::front::Front;
 
 /// One deleted name.
 #[derive(Clone, Debug, Serialize)]
@@ -122,6 +123,7 @@ async fn bury(ctx: &StoreContext, head: Head, version: &Version) -> Result<bool>
         session: None,
         node: None,
         root: None,
+        front: Front::default(),
         bases: Vec::new(),
         nonce: ctx.catalog.nonce(),
         release: None,

@@ -168,6 +168,7 @@ async fn put_child(ctx: &StoreContext, source: &SourceRoot, name: &str, domain: 
         session: None,
         node: None,
         root: source.root,
+        front: source.front.clone(),
         sequence: 0,
         parent: Some(source.as_parent()),
         bases: source.bases.clone(),

@@ -1,13 +1,14 @@
 //! Bringing nodes and chunks from the store into memory: memory, then the disk cache, then the store.
 //!
 //! Every byte is verified before it is served: chunks against their keyed BLAKE3 id, nodes against theirs. Concurrent misses of one
-//! thing are one fetch. Ranges of one pack that lie close together are one request. The place that a reference names is a hint
+//! thing are one fetch. Nodes, or chunks, of one pack that lie close together are one request. The place that a reference names is a hint
 //! (`protocols.md` 5.2): where it does not hold, the pack's directory is consulted, then a forward object.
 
 mod local;
+mod runs;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use bytes::Bytes;
 use futures::future::try_join_all;
@@ -22,10 +23,6 @@ use tokio::sync::Semaphore;
 
 use crate::forward::Forward;
 
-/// Ranges of one pack with at most this many unwanted bytes between them are one request.
-const COALESCE_GAP: u64 = 64 * limits::KIB;
-/// Largest coalesced request, bytes.
-const COALESCE_MAX: u64 = 4 * limits::MIB;
 /// Requests in flight for one store and daemon; bounds the memory of fetches to this many coalesced ranges.
 const FETCHES: usize = 32;
 
@@ -59,6 +56,25 @@ fn lru() -> moka::policy::EvictionPolicy {
 pub struct Memory {
     nodes: moka::sync::Cache<NodeRef, Arc<Node>>,
     chunks: moka::sync::Cache<ChunkId, Bytes>,
+    counts: Arc<Counts>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    requests: AtomicU64,
+    rounds: AtomicU64,
+    bytes: AtomicU64,
+}
+
+/// What was asked of packs in all stores.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Hydration {
+    /// Reads.
+    pub requests: u64,
+    /// How many of them waited for each other: a read belongs to the round behind the last one that had ended when it began.
+    pub rounds: u64,
+    /// Bytes.
+    pub bytes: u64,
 }
 
 impl Memory {
@@ -75,12 +91,18 @@ impl Memory {
                 .max_capacity(chunks)
                 .weigher(|_, b: &Bytes| b.len() as u32 + 64)
                 .build(),
+            counts: Arc::default(),
         }
     }
     /// Forgets everything: what is needed comes from the disk cache or the store again.
     pub fn forget(&self) {
         self.nodes.iter().for_each(|(k, _)| self.nodes.invalidate(&*k));
         self.chunks.iter().for_each(|(k, _)| self.chunks.invalidate(&*k));
+    }
+    /// What was fetched so far.
+    pub fn hydration(&self) -> Hydration {
+        let c = &self.counts;
+        Hydration { requests: c.requests.load(Relaxed), rounds: c.rounds.load(Relaxed), bytes: c.bytes.load(Relaxed) }
     }
     /// Bytes held now, (nodes, chunks).
     pub fn usage(&self) -> (u64, u64) {
@@ -185,15 +207,18 @@ impl Hydrator {
         }
     }
 
-    /// Nodes that are probably needed soon, fetched side by side.
+    /// Nodes that are needed, fetched side by side with as few requests as their places allow.
     ///
     /// # Errors
     /// The first error of [`Self::node_now`].
     pub async fn nodes_now(&self, nodes: &[NodeRef]) -> Result<()> {
-        for some in nodes.chunks(FETCHES) {
-            try_join_all(some.iter().map(|n| self.node_now(n))).await?;
-        }
-        Ok(())
+        self.nodes_ahead(nodes).await;
+        try_join_all(nodes.iter().map(|n| self.node_now(n))).await.map(drop)
+    }
+
+    /// As [`Self::chunks_ahead`], nodes.
+    pub fn nodes_ahead(&self, nodes: &[NodeRef]) -> impl Future<Output = ()> + Send + use<> {
+        self.begin(None, nodes)
     }
 
     async fn load_node(&self, node: &NodeRef) -> Result<Arc<Node>> {
@@ -258,66 +283,10 @@ impl Hydrator {
         Ok(plain)
     }
 
-    /// Chunks that are needed now, fetched with as few requests as their places allow. What several callers want is fetched once,
-    /// but by [`Self::chunk_now`] of one of them; what fails here is left to it as well, so this never fails.
-    pub async fn chunks_ahead(&self, keys: &DomainKeys, chunks: &[ChunkRef]) {
-        let mut by_pack: BTreeMap<PackId, Vec<ChunkRef>> = BTreeMap::new();
-        for c in chunks {
-            let known = self.0.memory.chunks.contains_key(&c.id) || self.0.disk.as_ref().is_some_and(|d| d.contains(&c.id.into()));
-            if !known {
-                by_pack.entry(c.at.pack).or_default().push(*c);
-            }
-        }
-        let mut runs: Vec<Vec<ChunkRef>> = Vec::new();
-        for (_, mut list) in by_pack {
-            list.sort_by_key(|c| c.at.offset);
-            list.dedup_by_key(|c| c.id);
-            for c in list {
-                let start = u64::from(c.at.offset);
-                match runs.last_mut() {
-                    Some(run) if fits(run, &c, start) => run.push(c),
-                    _ => runs.push(vec![c]),
-                }
-            }
-        }
-        futures::future::join_all(runs.iter().map(|run| self.fetch_run(keys, run))).await;
-    }
-
-    async fn fetch_run(&self, keys: &DomainKeys, run: &[ChunkRef]) {
-        let (Some(first), Some(last)) = (run.first(), run.last()) else { return };
-        // Only what nobody else is fetching: the leaders are held until the range is here.
-        let mut leaders = Vec::with_capacity(run.len());
-        for c in run {
-            if let Joined::Leader(l) = self.0.chunks.join(c.id) {
-                leaders.push((*c, l));
-            }
-        }
-        if leaders.is_empty() {
-            return;
-        }
-        let start = u64::from(first.at.offset);
-        let len = u64::from(last.at.offset) + u64::from(last.at.stored_len) - start;
-        let body = self.range(&first.at.pack, start, len).await;
-        for (c, leader) in leaders {
-            let got = match &body {
-                Ok(Some(b)) => {
-                    let from = (u64::from(c.at.offset) - start) as usize;
-                    let stored = b.slice(from..from + c.at.stored_len as usize);
-                    open_chunk(keys, &c, &stored).inspect(|_| self.keep_chunk(&c, stored.clone()))
-                }
-                Ok(None) => Err(Error::not_found("its pack is gone").at(first.at.pack)),
-                Err(e) => Err(e.clone()),
-            };
-            // A hint that does not hold, or a gap in the store, is settled one chunk at a time.
-            let got = match got {
-                Err(e) if matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::NotFound) => self.load_chunk(keys, &c).await,
-                other => other,
-            };
-            if let Ok(plain) = &got {
-                self.0.memory.chunks.insert(c.id, plain.clone());
-            }
-            leader.finish(got);
-        }
+    /// Chunks that are needed, fetched with as few requests as their places allow: begun by this call, done by the future. What fails here
+    /// is left to [`Self::chunk_now`], so this never fails.
+    pub fn chunks_ahead(&self, keys: &DomainKeys, chunks: &[ChunkRef]) -> impl Future<Output = ()> + Send + use<> {
+        self.begin(Some(keys), chunks)
     }
 
     async fn chunk_from_disk(&self, keys: &DomainKeys, chunk: &ChunkRef) -> Option<Bytes> {
@@ -370,7 +339,13 @@ impl Hydrator {
 
     async fn range(&self, pack: &PackId, offset: u64, len: u64) -> Result<Option<Bytes>> {
         let _slot = self.0.slots.acquire().await.map_err(|_| Error::closed("the daemon is shutting down"))?;
-        self.0.store.get_range(&pack.key(), offset, len).await
+        let counts = &self.0.memory.counts;
+        let round = counts.rounds.load(Relaxed) + 1;
+        let answer = self.0.store.get_range(&pack.key(), offset, len).await;
+        counts.requests.fetch_add(1, Relaxed);
+        counts.rounds.fetch_max(round, Relaxed);
+        counts.bytes.fetch_add(answer.as_ref().ok().and_then(Option::as_ref).map_or(0, |b| b.len() as u64), Relaxed);
+        answer
     }
 
     /// Stored bytes of a frame: at the hinted place, else where the pack's directory or a forward says.
@@ -404,15 +379,6 @@ impl Hydrator {
         }
         Err(hinted.hint("`fsck --deep` lists what is missing or damaged"))
     }
-}
-
-fn fits(run: &[ChunkRef], c: &ChunkRef, start: u64) -> bool {
-    let (Some(first), Some(last)) = (run.first(), run.last()) else { return false };
-    let end = u64::from(last.at.offset) + u64::from(last.at.stored_len);
-    first.at.pack == c.at.pack
-        && start >= end
-        && start - end <= COALESCE_GAP
-        && start + u64::from(c.at.stored_len) - u64::from(first.at.offset) <= COALESCE_MAX
 }
 
 fn open_chunk(keys: &DomainKeys, chunk: &ChunkRef, stored: &Bytes) -> Result<Bytes> {

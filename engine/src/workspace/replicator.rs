@@ -20,6 +20,7 @@ use tokio::sync::{Notify, oneshot};
 use super::seal::Sealing;
 use super::{Done, Shared, Standing, Workspace};
 use crate::catalog::{CutOff, FORMAT, Found, Head, LineageEvent, LineageKind, Release, SnapshotDoc};
+use crate::front::Front;
 use crate::layer::Layer;
 use crate::record::{ATTEMPT, CUT, CUT_DONE, PUBLISHED, PublishedDoc};
 use crate::ship::{Origin, Shipper};
@@ -207,7 +208,7 @@ impl Workspace {
     pub async fn flush(&self) -> Result<Seqno> {
         let upto = self.accepted();
         let (tx, rx) = oneshot::channel();
-        self.when_published(upto, Box::new(move |r| drop(tx.send(r))));
+        self.0.replicator.when_published(upto, Box::new(move |r| drop(tx.send(r))));
         rx.await.unwrap_or_else(|_| Err(Error::closed("the workspace was closed"))).map(|()| upto)
     }
 }
@@ -349,6 +350,7 @@ async fn ship(shared: &Arc<Shared>, layer: Arc<Layer>, root: Option<RootRef>) ->
 
 /// Moves the head to `root`, or finds out that it is ours no longer.
 async fn swap_head(shared: &Arc<Shared>, layer: &Layer, root: RootRef) -> Result<()> {
+    let front = Front::or_none(&shared.hydrator, &root).await;
     let mut head = shared.head.lock().await;
     if let Some(cut_off) = head.doc.cut_off.clone() {
         put_cut_off(shared, &cut_off).await?;
@@ -357,6 +359,7 @@ async fn swap_head(shared: &Arc<Shared>, layer: &Layer, root: RootRef) -> Result
     let next_ino = shared.state.read().next_ino;
     let mut doc = head.doc.clone();
     doc.root = Some(root);
+    doc.front = front;
     doc.sequence = layer.last.0;
     doc.nonce = nonce;
     doc.cut_off = None;
@@ -460,6 +463,8 @@ async fn put_snapshot(shared: &Arc<Shared>, name: &Name, layer: &Layer, root: Ro
         session: shared.session,
         sequence: layer.last.0,
         root,
+        // The head stands at the cut, except after a restart in between.
+        front: if head.root == Some(root) { head.front } else { Front::default() },
         bases: head.bases,
         inode_limit: head.inode_limit,
         quota: head.quota,

@@ -12,7 +12,7 @@ use hiloop_types::{Error, Ino, Result, Seqno, limits};
 use parking_lot::RwLockWriteGuard;
 
 use super::read::Read;
-use super::{Shared, Standing, State, scan, state};
+use super::{Near, Shared, Standing, State, scan, state};
 use crate::record::{Batch, CHANGES, Change};
 use crate::stop::{Miss, Stop};
 
@@ -106,6 +106,9 @@ impl<'a> Txn<'a> {
     /// Gives an inode a name. Moves the directory's counters in `dir_attr`, which the caller puts.
     pub fn link(&mut self, dir: Ino, dir_attr: &mut Attr, name: &[u8], ino: Ino, kind: FileKind) {
         let index = dir_attr.next_index;
+        if dir_attr.entries == 0 {
+            dir_attr.children = ino;
+        }
         dir_attr.next_index += 1;
         dir_attr.entries += 1;
         self.set(self.shared.hasher.entry(dir, name), Value::Entry(Entry { ino, kind, index }));
@@ -413,5 +416,8 @@ impl Read for Txn<'_> {
     }
     fn hasher(&self) -> &NameHasher {
         &self.shared.hasher
+    }
+    fn near(&self, stop: Stop, near: Near<'_>) -> Stop {
+        self.state.near(&self.shared.hydrator, stop, near)
     }
 }

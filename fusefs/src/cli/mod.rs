@@ -79,7 +79,7 @@ fn run(cli: Cli, out: Output) -> Done {
     let env = Env::real();
     let (default, endpoint, ca_file, attributes) = match &cli.command {
         Command::Daemon(d) if d.foreground => {
-            ("info", d.node.otlp_endpoint.clone(), d.ca_file.clone(), vec![("host.name", node::name(&d.node)?.to_string())])
+            ("info", d.node.otlp_endpoint.clone(), d.store.ca_file.clone(), vec![("host.name", node::name(&d.node)?.to_string())])
         }
         _ => ("warn", None, None, Vec::new()),
     };

@@ -8,18 +8,16 @@ use std::time::Duration;
 
 use hiloop_engine::catalog::LostWindow;
 use hiloop_engine::node::{AttachReport, AttachRequest, DetachReport, Origin};
-use hiloop_engine::stop::Stop;
-use hiloop_engine::workspace::{Read, Workspace};
-use hiloop_types::{Error, ErrorKind, Ino, Name, NameKind, ROOT_INO, Result};
+use hiloop_engine::workspace::Workspace;
+use hiloop_types::{Error, ErrorKind, Name, NameKind, ROOT_INO, Result};
 
 use super::Daemon;
 use super::events::What;
 use super::protocol::{Cut, Flushed, MountCall, MountInfo, Mounted, Opening, Progress, Recovery, Selector, Snapshotted, Unmounted, Wanted};
 use super::server::Talk;
+use crate::fs::dir;
 use crate::fuse;
 
-/// Entries of the root directory whose attributes are brought to the node before a mount is reported: what a first `ls -l` shows.
-const ROOT_ENTRIES: usize = 512;
 /// Time that processes with files open in a detached mount have to let go before their requests fail.
 const USERS_LEAVE: Duration = Duration::from_secs(2);
 /// Time for the serving threads to end once the mount is gone.
@@ -170,7 +168,7 @@ impl Daemon {
             Wanted::Workspace(opening) => self.open_for_write(&store, opening, off, talk).await?,
             Wanted::ReadOnly(source) => (self.open_read_only(&store, source, talk).await?, None),
         };
-        let mounted = match talk.during(Box::pin(root_local(&workspace)), || left(&workspace, "reading the root directory of")).await {
+        let mounted = match talk.during(Box::pin(dir::local(&workspace, ROOT_INO)), || left(&workspace, "reading the root directory of")).await {
             Ok(()) => match self.enter(&mountpoint) {
                 Ok(()) => self.mount_workspace(&workspace, mountpoint.clone(), nosuid).await,
                 Err(e) => Err(e),
@@ -660,22 +658,4 @@ pub(super) async fn blocking<T: Send + 'static>(f: impl FnOnce() -> Result<T> + 
 pub(super) async fn on_thread<T: Send + 'static, F: Future<Output = Result<T>>>(make: impl FnOnce() -> F + Send + 'static) -> Result<T> {
     let runtime = tokio::runtime::Handle::current();
     blocking(move || runtime.block_on(make())).await
-}
-
-/// Brings the root directory, and what its first entries are, to this node.
-async fn root_local(workspace: &Workspace) -> Result<()> {
-    workspace
-        .settled(|w| {
-            let view = w.view();
-            let mut inodes: Vec<Ino> = vec![ROOT_INO];
-            view.entries_from(ROOT_INO, 0, &mut |_, entry| {
-                inodes.push(entry.ino);
-                inodes.len() <= ROOT_ENTRIES
-            })?;
-            for ino in inodes {
-                view.attr(ino)?;
-            }
-            Ok::<_, Stop>(())
-        })
-        .await
 }

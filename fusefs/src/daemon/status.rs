@@ -70,6 +70,7 @@ impl Daemon {
                 "entries": c.entries, "bytes": c.bytes, "pending_delete_bytes": c.pending_delete_bytes,
                 "memory_nodes_bytes": node.memory.0, "memory_chunks_bytes": node.memory.1,
             },
+            "hydration": node.hydration,
             "journal": {
                 "bytes": node.journal.journal_bytes, "segments": node.journal.segments, "staging_bytes": node.journal.staging_bytes,
                 "staging_dirty": node.journal.staging_dirty, "unflushed": node.journal.unflushed,

@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, INodeNo, IoctlFlags, KernelConfig,
@@ -14,11 +14,12 @@ use fuser::{
     ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite,
     ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
+use hiloop_engine::stop::{Miss, Stop};
 use hiloop_engine::workspace::{Cost, Read, Txn};
 use hiloop_manifest::schema::FileKind;
 use hiloop_types::{Ino, limits};
 
-use super::convert::{GENERATION, file_attr, file_type, kind_of_mode, negative, set_time, timestamp};
+use super::convert::{GENERATION, file_attr, file_type, kind_of_mode, negative, set_time, timestamp, unknown};
 use super::core::Core;
 use super::kernel::{self, FOREVER};
 use super::park::Answer;
@@ -471,27 +472,29 @@ impl Filesystem for Adapter {
 
     fn readdirplus(&self, _req: &Request, i: INodeNo, fh: FileHandle, offset: u64, reply: ReplyDirectoryPlus) {
         let i = ino(i);
+        let mut waited = Vec::new();
         self.begin(Opcode::ReadDirPlus).run(
             reply,
             move |c, reply: &mut ReplyDirectoryPlus| {
                 let view = c.ws.view();
                 let end = listing_end(c, &view, i, fh, offset)?;
                 let mut added = false;
-                let mut stopped = Ok(());
-                let listed = dir::read(&view, i, offset, end, &mut |item| {
-                    let attr = match getattr(&view, item.ino) {
-                        Ok(attr) => attr,
-                        Err(e) => {
-                            stopped = Err(e);
+                let mut damaged = false;
+                let listed = dir::read_plus(&view, i, offset, end, &waited, &mut |item, attr| {
+                    let (attr, keep) = match attr {
+                        Some(attr) => (file_attr(item.ino, attr), FOREVER),
+                        // What stands for unknown attributes would take the pages of an inode that the kernel knows.
+                        None if !item.is_dot() && c.references.holds(item.ino) => {
+                            damaged = true;
                             return false;
                         }
+                        None => (unknown(item.ino, item.kind), Duration::ZERO),
                     };
                     // Before the entry is in the reply: a FORGET may follow as soon as it is sent.
                     if !item.is_dot() {
                         c.references.add(item.ino);
                     }
-                    let name = OsStr::from_bytes(item.name);
-                    let full = reply.add(INodeNo(item.ino.0), item.cookie, name, &FOREVER, &file_attr(item.ino, &attr), GENERATION);
+                    let full = reply.add(INodeNo(item.ino.0), item.cookie, OsStr::from_bytes(item.name), &keep, &attr, GENERATION);
                     if full && !item.is_dot() {
                         // The inode is named, so that taking the count back cannot make an orphan to reap.
                         let _named = c.references.forget(item.ino, 1);
@@ -499,7 +502,10 @@ impl Filesystem for Adapter {
                     added |= !full;
                     !full
                 });
-                c.partial(listed.and(stopped), added)
+                if let Err(FsError::Stop(Stop::Miss(Miss::Listing(nodes)))) = &listed {
+                    waited.extend(nodes);
+                }
+                c.partial(if damaged { Err(FsError::Errno(libc::EIO)) } else { listed }, added)
             },
             |_, reply, result| match result {
                 Ok(()) => reply.ok(),

@@ -63,6 +63,11 @@ pub(super) fn negative() -> FileAttr {
     file_attr(Ino(0), &Attr::new(FileKind::File, 0, 0, 0, Timestamp::default()))
 }
 
+/// Stands in a listing for attributes that cannot be had: not to be kept, so that whoever wants them asks, and is told.
+pub(super) fn unknown(ino: Ino, kind: FileKind) -> FileAttr {
+    file_attr(ino, &Attr::new(kind, 0, 0, 0, Timestamp::default()))
+}
+
 fn system_time(t: Timestamp) -> SystemTime {
     let whole = Duration::from_secs(t.secs.unsigned_abs());
     let at = if t.secs >= 0 { SystemTime::UNIX_EPOCH.checked_add(whole) } else { SystemTime::UNIX_EPOCH.checked_sub(whole) };

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test fails by panicking, and says why on standard error")]
 
+mod cold;
 mod commands;
 mod crash;
 mod errors;

@@ -10,7 +10,7 @@ use hiloop_engine::gc::{GcOptions, gc};
 use hiloop_engine::node::AttachRequest;
 use hiloop_engine::stop::{Miss, Stop};
 use hiloop_engine::workspace::{Admission, Cost, Durability, Workspace};
-use hiloop_types::{Error, ErrorKind, Result};
+use hiloop_types::{Error, ErrorKind, Result, limits};
 use tokio::sync::oneshot;
 
 use super::World;
@@ -508,6 +508,6 @@ impl Client {
 
 async fn fetch(w: &Workspace, miss: Miss) -> Result<()> {
     let (tx, rx) = oneshot::channel();
-    w.fetch(miss, Box::new(move |done| drop(tx.send(done))));
+    w.fetch(miss, limits::READ_DEADLINE, Box::new(move |done| drop(tx.send(done))));
     rx.await.unwrap_or_else(|_| Err(Error::closed("the node went down")))
 }
