@@ -32,7 +32,7 @@ use tail::Tail;
 use crate::catalog::{Catalog, PUBLIC_DOMAIN};
 use crate::context::StoreContext;
 use crate::hydrate::{DomainKeys, Hydration, Hydrator, Memory};
-use crate::workspace::{NodeShared, Workspace, WorkspaceStatus};
+use crate::workspace::{NodeShared, Shared, Workspace, WorkspaceStatus};
 
 /// How a store is opened: the seam for tests, which hand in stores that fail on purpose.
 pub type StoreOpener = Arc<dyn Fn(StoreUrl, StoreOptions, Env) -> futures::future::BoxFuture<'static, Result<Store>> + Send + Sync>;
@@ -90,6 +90,8 @@ pub(crate) struct Inner {
     pub instance: Nonce,
     pub stores: tokio::sync::Mutex<HashMap<String, OpenStore>>,
     pub workspaces: Mutex<BTreeMap<WorkspaceKey, Attached>>,
+    /// Fenced workspaces that may still be mounted: their reads go on, so their staging stays (`protocols.md` 1).
+    pub fenced: Mutex<Vec<Weak<Shared>>>,
     /// What the journal holds of openings that are not attached.
     pub tails: Mutex<BTreeMap<Session, Tail>>,
     pub releasing: AtomicBool,

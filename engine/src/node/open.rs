@@ -105,6 +105,7 @@ impl Engine {
                 meta,
                 stores: tokio::sync::Mutex::new(HashMap::new()),
                 workspaces: Mutex::new(BTreeMap::new()),
+                fenced: Mutex::default(),
                 tails: Mutex::new(tails),
                 releasing: AtomicBool::new(false),
                 report,
@@ -158,6 +159,11 @@ impl Engine {
                 state.save(&mut batch)?;
             }
         }
+        inner.fenced.lock().retain(|f| {
+            let mounted = f.upgrade();
+            slabs.extend(mounted.iter().flat_map(|shared| shared.state.read().slabs()).map(SlabId));
+            mounted.is_some()
+        });
         let usage = inner.node.journal.usage();
         // Within its first segment and slab there is nothing to win, and each release costs flushes.
         if upto <= inner.node.journal.released() || (usage.segments < 2 && usage.slabs < 2) {

@@ -61,7 +61,7 @@ impl Engine {
                 continue;
             }
             let Some(tail) = self.0.tails.lock().get(&session).cloned() else { continue };
-            out.push(self.recover_tail(&store, store_url, tail).await?);
+            out.extend(self.recover_tail(&store, store_url, tail).await?);
         }
         Ok(out)
     }
@@ -89,10 +89,17 @@ impl Engine {
         }
     }
 
-    async fn recover_tail(&self, store: &OpenStore, store_url: &str, tail: Tail) -> Result<Recovered> {
+    /// `None` where all of it turns out to be published: its last confirmation was lost.
+    async fn recover_tail(&self, store: &OpenStore, store_url: &str, tail: Tail) -> Result<Option<Recovered>> {
         let old = &tail.stream.doc;
         let (root, published, bases) = self.protected_root(store, &tail).await?;
         let folded = tail.fold(published)?;
+        if folded.layers.is_empty() && folded.active.is_empty() {
+            self.journal_closing(old.session)?;
+            self.0.tails.lock().remove(&old.session);
+            self.forget_stream(old.session)?;
+            return Ok(None);
+        }
         let (bytes, operations) = folded.backlog();
         let intent = Intent {
             format: FORMAT,
@@ -174,7 +181,7 @@ impl Engine {
         self.0.tails.lock().remove(&old.session);
         self.forget_stream(old.session)?;
         self.forget_stream(session)?;
-        Ok(Recovered { name: head.name, from: old.name.clone(), epoch: old.epoch, operations, bytes })
+        Ok(Some(Recovered { name: head.name, from: old.name.clone(), epoch: old.epoch, operations, bytes }))
     }
 }
 

@@ -80,6 +80,7 @@ impl Engine {
         if workspaces.get(&key).is_some_and(|a| a.workspace.session() == workspace.session()) {
             let tail = Tail::of_layers(stream, workspace.layers());
             tails.insert(workspace.session(), tail);
+            self.0.fenced.lock().push(std::sync::Arc::downgrade(&workspace.0));
             workspaces.remove(&key);
         }
     }
@@ -112,7 +113,7 @@ impl Workspace {
             None if s.active.is_empty() => Seqno(u64::MAX),
             None => s.sealed.back().map_or(s.published, |l| l.last),
         };
-        let slabs = s.sealed.iter().flat_map(|l| l.slabs.iter().copied()).chain(s.active.slabs.iter().copied()).collect();
+        let slabs = s.slabs();
         let doc = StreamDoc {
             store: shared.store_url.clone(),
             name: shared.name.clone(),

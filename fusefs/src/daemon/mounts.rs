@@ -118,6 +118,9 @@ fn left(workspace: &Workspace, doing: &str) -> Progress {
     Progress { doing: format!("{doing} {}", workspace.name()), left_bytes: Some(workspace.status().backlog_bytes) }
 }
 
+/// A mount, its workspace and the URL of its store.
+pub(super) type Row = (fuse::Mount, Workspace, String);
+
 impl Daemon {
     /// Which mounts are meant.
     pub(super) fn find(&self, of: &Selector) -> Vec<MountInfo> {
@@ -308,7 +311,7 @@ impl Daemon {
     }
 
     /// The mounts with their workspaces and stores, and what is being published of others.
-    pub(super) fn rows(&self) -> (Vec<(fuse::Mount, Workspace, String)>, Vec<(String, Name)>) {
+    pub(super) fn rows(&self) -> (Vec<Row>, Vec<(String, Name)>) {
         let mounts = self.mounts.lock();
         let mut live: Vec<_> = mounts.live.values().map(|l| (l.mount.clone(), l.workspace.clone(), l.store.clone())).collect();
         live.sort_by(|a, b| a.0.mountpoint().cmp(b.0.mountpoint()));

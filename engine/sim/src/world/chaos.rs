@@ -60,6 +60,8 @@ async fn strike(world: &Arc<World>, blow: Blow) {
                 world.nodes[index].lock().ground.disk.power_off_after(world.exec.below(30));
             }
             world.start(index);
+            // What did not come while it came up does not come at all.
+            world.nodes[index].lock().ground.disk.power_off_after(u64::MAX);
         }
         Blow::FailedFlush => {
             {

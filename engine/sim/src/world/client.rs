@@ -17,6 +17,7 @@ use super::World;
 use super::model::{Attached, Cut, Known, Snapshot};
 use super::nodes::{Mount, Running, URL, name};
 use super::plan::Act;
+use super::planted::Lie;
 use super::tree::{DIRS, Op, PATHS, Tree, perform, read_file, read_tree};
 
 /// Workspaces at which no more are made.
@@ -212,16 +213,21 @@ impl Client {
     pub(super) async fn read(&self) -> Result<()> {
         let Some(mount) = self.mount() else { return Ok(()) };
         let Ok(_user) = mount.users.clone().try_read_owned() else { return Ok(()) };
-        let session = mount.workspace.session().0;
-        let one = self.below(3) > 0;
         let path = PATHS[self.below(8) as usize];
+        let one = self.below(3) > 0;
+        self.read_mount(&mount, one.then_some(path)).await
+    }
+
+    /// Reads one file or everything, and holds it against what was written.
+    pub(super) async fn read_mount(&self, mount: &Mount, one: Option<&str>) -> Result<()> {
+        let session = mount.workspace.session().0;
         for tries in 1.. {
             let read = mount.workspace.settled(|w| {
                 let view = w.view();
                 let model = self.world.model.lock();
                 let Some(h) = model.openings.get(&session).filter(|h| !h.lost) else { return Ok(Ok(())) };
                 let expected = h.last();
-                let held = if one {
+                let held = if let Some(path) = one {
                     let found = read_file(&view, path)?;
                     let wanted = expected.names.get(path).map(|ino| &*expected.files[ino]);
                     if found.as_ref() == wanted {
@@ -324,7 +330,8 @@ impl Client {
             }
         };
         let children: Vec<String> = (0..=self.below(2)).map(|_| self.world.fresh("k")).collect();
-        let results = fork(&self.running.context("sim"), &source, &children, &ForkOptions::default()).await?;
+        let results =
+            fork(&self.running.context("fork", Some(Lie::SecondReadFromMemory)), &source, &children, &ForkOptions::default()).await?;
         let mut model = self.world.model.lock();
         let start = match floor {
             None => model.snapshot_trees(&of),
@@ -415,6 +422,11 @@ impl Client {
             drop(model);
             self.world.check(held);
         }
+        if report.left_bytes == 0
+            && let Some(h) = self.world.model.lock().openings.get_mut(&session)
+        {
+            h.closed = true;
+        }
         Ok(())
     }
 
@@ -429,7 +441,7 @@ impl Client {
             chosen
         };
         let Some(called) = chosen else { return Ok(()) };
-        delete(&self.running.context("sim"), DeletedKind::Snapshot, &called, false).await?;
+        delete(&self.running.context("sim", None), DeletedKind::Snapshot, &called, false).await?;
         self.world.report.count("deleted snapshot");
         Ok(())
     }
@@ -445,7 +457,7 @@ impl Client {
             chosen
         };
         let Some(called) = chosen else { return Ok(()) };
-        delete(&self.running.context("sim"), DeletedKind::Workspace, &called, true).await?;
+        delete(&self.running.context("sim", None), DeletedKind::Workspace, &called, true).await?;
         self.world.report.count("deleted workspace");
         let mut model = self.world.model.lock();
         model.workspaces.remove(&called);
@@ -455,7 +467,7 @@ impl Client {
 
     pub(super) async fn collect(&self) -> Result<()> {
         let options = GcOptions { grace: Duration::ZERO, ..GcOptions::default() };
-        let report = gc(&self.running.context("collector"), options).await?;
+        let report = gc(&self.running.context("collector", Some(Lie::NoSequenceRule)), options).await?;
         self.world.exec.note(|| format!("n{} collected {} packs, kept {}", self.node, report.packs_deleted, report.packs_kept));
         self.world.report.count("collection");
         for _ in 0..report.packs_deleted {

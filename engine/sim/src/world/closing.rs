@@ -24,7 +24,6 @@ pub(super) async fn settle(world: &Arc<World>) {
         let sick = {
             let node = node.lock();
             node.cut.store(false, Ordering::SeqCst);
-            node.ground.disk.power_off_after(u64::MAX);
             node.sick
         };
         if sick {
@@ -95,10 +94,14 @@ async fn publish_all(client: &Client) -> Result<()> {
 /// Collects, checks, and reads everything.
 async fn inspect(client: &Client) -> Result<()> {
     let world = &client.world;
+    let mounts: Vec<_> = client.running.mounts.lock().values().cloned().collect();
+    for mount in &mounts {
+        client.read_mount(mount, None).await?;
+    }
     for _ in 0..2 {
         client.collect().await?;
     }
-    let report = fsck(&client.running.context("inspector"), &FsckOptions { deep: true, source: None }).await?;
+    let report = fsck(&client.running.context("inspector", None), &FsckOptions { deep: true, source: None }).await?;
     if !report.is_clean() {
         world.report.violation(format!("fsck finds {:?} {:?} {:?}", report.missing, report.corrupt, report.structure));
         return Ok(());

@@ -45,7 +45,7 @@ impl Ground {
     pub fn process_disk(&self) -> Arc<dyn Disk> {
         match self.lie {
             Some(lie @ (Lie::ShippedBeforeFlush | Lie::AnsweredBeforeWhole | Lie::NoDirectoryFlush | Lie::StagingInPlace)) => {
-                Arc::new(Liar { disk: self.disk.clone(), lie, exec: self.exec.clone(), held: Arc::default() })
+                Arc::new(Liar { disk: self.disk.clone(), lie, exec: self.exec.clone(), booted: self.exec.now(), held: Arc::default() })
             }
             _ => Arc::new(self.disk.clone()),
         }
@@ -108,6 +108,8 @@ struct Liar {
     disk: SimDisk,
     lie: Lie,
     exec: Executor,
+    /// Recovery is not cheated, it takes no time.
+    booted: Duration,
     held: Arc<Mutex<Held>>,
 }
 
@@ -213,7 +215,7 @@ impl DiskFile for LyingFile {
     }
     fn sync_data(&self) -> io::Result<()> {
         self.liar.settle(0)?;
-        if self.liar.lie == Lie::ShippedBeforeFlush {
+        if self.segment && self.liar.lie == Lie::ShippedBeforeFlush && self.liar.exec.now() > self.liar.booted {
             let due = self.liar.exec.now() + LATE;
             self.liar.held.lock().flushes.push_back((due, self.file.clone()));
             return Ok(());

@@ -44,6 +44,8 @@ pub struct History {
     pub fenced: Option<usize>,
     /// It was given back with nothing left.
     pub released: bool,
+    /// It was detached with nothing left, given back or not.
+    pub closed: bool,
     /// Its workspace was deleted: nothing is promised any more.
     pub lost: bool,
 }
@@ -171,6 +173,13 @@ impl Model {
             let floor = if complete { h.points.len() - 1 } else { h.published };
             let at = h.find(&tree, floor, if complete { "what a clean hand-over left" } else { "what a take-over found" })?;
             h.fenced = Some(h.fenced.map_or(at, |f| f.min(at)));
+            let own = h.node == a.node && h.epoch + 1 == a.epoch && !h.closed;
+            if own && h.torn != Some(Duration::ZERO) {
+                return Err(format!(
+                    "epoch {} of {} was not taken up again by its own node, which opened epoch {}",
+                    h.epoch, a.workspace, a.epoch
+                ));
+            }
         } else if let Some(known) = self.workspaces.get(a.workspace)
             && !known.start.iter().any(|t| **t == *tree)
         {
@@ -196,6 +205,7 @@ impl Model {
             torn: None,
             fenced,
             released: false,
+            closed: false,
             lost: false,
         };
         self.openings.insert(a.session, history);

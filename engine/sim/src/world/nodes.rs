@@ -47,7 +47,7 @@ pub(super) struct Running {
     pub env: Env,
     pub engine: Engine,
     pub memory: Memory,
-    pub store: Store,
+    commands: Arc<dyn Fn(Option<Lie>) -> Store + Send + Sync>,
     pub mounts: Arc<Mutex<BTreeMap<String, Mount>>>,
 }
 
@@ -74,9 +74,9 @@ impl Node {
 }
 
 impl Running {
-    /// What commands over the store run with.
-    pub fn context(&self, holder: &str) -> StoreContext {
-        StoreContext::new(self.store.clone(), self.env.clone(), holder)
+    /// What a command over the store runs with; it is lied to with `lie`, where that is planted.
+    pub fn context(&self, holder: &str, lie: Option<Lie>) -> StoreContext {
+        StoreContext::new((self.commands)(lie), self.env.clone(), holder)
     }
 }
 
@@ -139,15 +139,21 @@ impl World {
         node.boots += 1;
         let group = self.exec.group();
         let env = self.exec.env(&group, self.seed ^ (index as u64 + 1) << 32 ^ node.boots << 40, node.wall.clone());
-        let lie = self.plan.lie;
-        let store = self.store.way(&node.name, &node.cut, lie, env.clone());
+        let planted = self.plan.lie;
+        let store = self.store.way(&node.name, &node.cut, planted.filter(|l| *l == Lie::EpochIgnored), env.clone());
+        let (objects, called, cut, inner) = (self.store.clone(), node.name.clone(), node.cut.clone(), env.clone());
+        let commands = Arc::new(move |lie: Option<Lie>| {
+            // A collector is cheated in two ways.
+            let wanted = |l: &Lie| lie == Some(*l) || (lie == Some(Lie::NoSequenceRule) && *l == Lie::ListingsEndEarly);
+            objects.way(&called, &cut, planted.filter(wanted), inner.clone())
+        });
         let memory = Memory::default();
         let options = options(&node, &memory, &store);
         let engine = Engine::open_on(options, env.clone(), node.ground.boot())?;
         let recovery = engine.recovery();
         self.exec.note(|| format!("n{index} starts: last record {}, rewritten {}", recovery.last, recovery.rewritten));
         let (last, name) = (recovery.last.0, node.name.clone());
-        node.running = Some(Running { group, env, engine, memory, store, mounts: Arc::default() });
+        node.running = Some(Running { group, env, engine, memory, commands, mounts: Arc::default() });
         drop(node);
         self.journal_holds_what_is_published(index, &name, last);
         Ok(())

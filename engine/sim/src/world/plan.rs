@@ -19,6 +19,8 @@ pub struct Plan {
     pub blows: Vec<(Blow, u64)>,
     /// Milliseconds between two blows, at most.
     pub calm: u64,
+    /// Requests of a thousand that take seconds, until the weather changes.
+    pub slow: u64,
     /// The guard that is void.
     pub lie: Option<Lie>,
 }
@@ -125,6 +127,7 @@ impl Plan {
             acts,
             blows,
             calm: 300 + roll(3000),
+            slow: 0,
             lie: None,
         }
     }
@@ -138,8 +141,16 @@ impl Plan {
             Lie::AnsweredBeforeWhole => (&[(Act::Change, 40), (Act::Attach, 6)], &[(Blow::Kill, 1)]),
             Lie::NoSequenceRule => (&[(Act::Change, 20), (Act::Flush, 10), (Act::Attach, 6), (Act::Collect, 30)], &[(Blow::Weather, 1)]),
             Lie::SecondReadFromMemory => (
-                &[(Act::Change, 30), (Act::Attach, 6), (Act::Snapshot, 10), (Act::Fork, 20), (Act::DeleteSnapshot, 12), (Act::Collect, 25)],
-                &[(Blow::Weather, 1)],
+                &[
+                    (Act::Change, 20),
+                    (Act::Attach, 6),
+                    (Act::Snapshot, 8),
+                    (Act::Flush, 6),
+                    (Act::Fork, 20),
+                    (Act::DeleteSnapshot, 10),
+                    (Act::Collect, 30),
+                ],
+                &[(Blow::ClockJump, 1)],
             ),
             Lie::EpochIgnored => (&[(Act::Change, 30), (Act::Attach, 12), (Act::Flush, 8)], &[(Blow::Separate, 1)]),
             Lie::Unverified => {
@@ -155,6 +166,9 @@ impl Plan {
         plan.acts = acts.to_vec();
         plan.blows = blows.to_vec();
         plan.steps = 40;
+        if lie == Lie::SecondReadFromMemory {
+            (plan.clients, plan.slow) = (5, 150);
+        }
         plan.calm = 1500;
         plan
     }

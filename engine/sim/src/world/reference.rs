@@ -109,7 +109,8 @@ async fn take(world: &Arc<World>, step: Step) -> hiloop_types::Result<()> {
 }
 
 fn live(steps: Vec<Step>) -> Result<(), String> {
-    let plan = Plan { nodes: 1, clients: 0, steps: 0, acts: vec![(Act::Read, 1)], blows: vec![(Blow::Kill, 1)], calm: 1, lie: None };
+    let plan =
+        Plan { nodes: 1, clients: 0, steps: 0, acts: vec![(Act::Read, 1)], blows: vec![(Blow::Kill, 1)], calm: 1, slow: 0, lie: None };
     let world = World::new(7, plan, false);
     world.start(0);
     let inner = world.clone();
