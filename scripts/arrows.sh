@@ -23,7 +23,7 @@ declare -A MAY=(
     [hiloop-powercut]="env"
     [hiloop-transport]="env"
     [hiloop-proxy]="env"
-    [hiloop-fuzz]="cache engine fusefs journal manifest source store types"
+    [hiloop-fuzz]="cache engine journal manifest source store types"
     [hiloop-benches]="cache engine env fusefs journal manifest rocks sim source store types"
 )
 # Third-party crates that only these of ours may name directly.

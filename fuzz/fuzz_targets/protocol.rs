@@ -2,5 +2,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    hiloop_fuzz::protocol(bytes);
+    hiloop_fuzz::protocol_line(bytes);
 });

@@ -1,7 +1,6 @@
 //! Formats that other crates read and write through public functions.
 
 use bytes::Bytes;
-use hiloop_fusefs::daemon::protocol::{Reply, Request};
 use hiloop_manifest::pack::{PackDirectory, PackHeader, Tail};
 use hiloop_manifest::schema::{Key, KeyKind, StagedAt, Value};
 use hiloop_manifest::{Codec, DomainKey, LEVEL_HOT, decode_chunk, encode_chunk, verify};
@@ -10,6 +9,7 @@ use hiloop_types::PackId;
 use hiloop_types::limits::{CHUNK_MAX, PACK_MAX};
 
 use crate::memory::bounded;
+use crate::protocol::{Reply, Request};
 
 /// A store URL: what is taken has one spelling, which is taken again and holds no white space.
 pub fn store_url(bytes: &[u8]) -> bool {
@@ -109,7 +109,7 @@ fn rebuilt(kind: KeyKind<'_>) -> Option<Key> {
 }
 
 /// A line as a request and as a reply.
-pub fn protocol(bytes: &[u8]) -> bool {
+pub fn protocol_line(bytes: &[u8]) -> bool {
     let request = bounded(bytes, 256, || Request::parse(bytes));
     let reply = bounded(bytes, 256, || Reply::parse(bytes));
     if let Ok(request) = &request {

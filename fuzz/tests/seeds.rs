@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use hiloop_fuzz::TARGETS;
+use hiloop_fuzz::{FLOOR, TARGETS, bounded};
 
 fn inputs(folder: &str, target: &str) -> Vec<(PathBuf, Vec<u8>)> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder).join(target);
@@ -48,4 +48,13 @@ fn damaged_seeds_break_no_rule() {
             }
         }
     }
+}
+
+#[test]
+fn a_decoder_that_believes_a_length_is_found_out() {
+    assert_eq!(bounded(&[0; 100], 1, || vec![0u8; FLOOR].len()), FLOOR);
+    let greedy = std::panic::catch_unwind(|| bounded(&[0; 100], 1, || vec![0u8; FLOOR + 101].len()));
+    assert!(greedy.is_err());
+    // What is let go of before the next is taken counts once.
+    bounded(&[], 0, || (0..10).for_each(|_| drop(std::hint::black_box(vec![0u8; FLOOR]))));
 }
