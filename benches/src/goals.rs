@@ -56,6 +56,8 @@ const GOALS: &[Goal] = {
         Goal { row: 4, steps: &[RandomWrite, Append], mode: Free, disk: Some(2.0), floor: None },
         Goal { row: 6, steps: &[AppendSync, Sqlite, Sync16], mode: Pinned, disk: Some(1.5), floor: None },
         Goal { row: 6, steps: &[AppendSync, Sqlite, Sync16], mode: Free, disk: Some(1.5), floor: None },
+        Goal { row: 7, steps: &[NpmCi], mode: Free, disk: Some(1.35), floor: None },
+        Goal { row: 7, steps: &[CargoBuild], mode: Free, disk: Some(1.1), floor: None },
     ]
 };
 

@@ -47,11 +47,11 @@ fn requests(ours: &Cell, floor: &Cell) -> Option<String> {
     None
 }
 
-/// At most a put for each MiB that was sent or each second that was worked, one more for the head, and one for what had begun.
+/// A publish may put a pack of data, one of nodes and a head; there is one each second at most, and one at the end. Large data are more packs.
 fn puts(ours: &Cell) -> Option<String> {
     let leg = ours.legs.iter().max_by_key(|l| l.counts.store.map(|s| s.puts))?;
     let store = leg.counts.store?;
     let seconds = leg.seconds + leg.drain.unwrap_or(0.0);
-    let most = 2 * (1 + (store.up >> 20) + seconds.ceil() as u64);
+    let most = 3 * (1 + seconds.ceil() as u64) + (store.up >> 20);
     (store.puts > most).then(|| format!("{}: {} puts for {} bytes", ours.step.name(), store.puts, store.up))
 }

@@ -9,7 +9,7 @@ use hiloop_types::{Error, Result};
 
 use super::go::{at, names};
 use super::material::{GIT, MIB, block, page, places};
-use super::{Material, Step};
+use super::{Material, Step, builds};
 use crate::run::run;
 use crate::tree::{Digest, digest};
 
@@ -69,6 +69,8 @@ impl Material {
                     Ok(())
                 }
             }
+            Step::NpmCi => builds::check_npm(&dir.join("app")),
+            Step::CargoBuild => builds::check_cargo(&dir.join("crates")),
             // These look at what they read while they read it.
             Step::Walk | Step::WalkAgain | Step::ReadAll | Step::OpenClose | Step::GitStatus => Ok(()),
             Step::GitStatusAgain | Step::ReadBig | Step::ReadDropped | Step::MapBig | Step::RandomRead => Ok(()),

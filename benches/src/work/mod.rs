@@ -1,5 +1,6 @@
 //! The steps: each does the same work in a directory of any target, within a time box, and its result is checked afterwards.
 
+mod builds;
 mod check;
 mod go;
 mod material;
@@ -43,7 +44,8 @@ steps! {
     Append = "append" "appending 512 B writes", AppendSync = "append-sync" "fsync'd appends",
     Sync16 = "sync-16" "16 fsync writers", Sqlite = "sqlite" "SQLite WAL commits",
     Create = "create" "create files", Rename = "rename" "rename files", Unlink = "unlink" "unlink files",
-    CopyRange = "copy-range" "copy_file_range", Remove = "rm" "rm -r",
+    CopyRange = "copy-range" "copy_file_range",
+    NpmCi = "npm-ci" "npm ci, offline", CargoBuild = "cargo-build" "cargo build, offline", Remove = "rm" "rm -r",
 }
 
 impl Step {
@@ -93,6 +95,11 @@ impl Step {
         Self::ALL.iter().filter(|s| wanted.contains(s)).copied().collect()
     }
 
+    /// Whether it builds something: that needs material of its own, and tools that a machine may not have.
+    pub fn is_build(self) -> bool {
+        matches!(self, Self::NpmCi | Self::CargoBuild)
+    }
+
     /// Whether its time is that of the disk's flushes, so that the floor, which has no disk, says nothing.
     pub fn waits_for_disk(self) -> bool {
         matches!(self, Self::WriteBig | Self::AppendSync | Self::Sync16 | Self::Sqlite)
@@ -122,6 +129,8 @@ impl Step {
             Self::Sync16 => size.appends * 16,
             Self::Sqlite => size.commits,
             Self::Create | Self::Rename | Self::Unlink => size.names,
+            Self::NpmCi => builds::PACKAGES * builds::MODULES,
+            Self::CargoBuild => builds::CRATES,
         })
     }
 }
