@@ -55,3 +55,33 @@ fn puts(ours: &Cell) -> Option<String> {
     let most = 3 * (1 + seconds.ceil() as u64) + (store.up >> 20);
     (store.puts > most).then(|| format!("{}: {} puts for {} bytes", ours.step.name(), store.puts, store.up))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cell::examples::cell;
+    use crate::process::Mode;
+    use crate::store::StoreCounts;
+
+    #[test]
+    fn more_requests_than_the_floor_or_too_many_puts_are_wrong() {
+        let requests = [("create", 10), ("lookup", 10)];
+        let mut report = Report::default();
+        for step in Step::SIXTEEN {
+            let quiet = matches!(step, Step::ReadBig | Step::RandomRead);
+            let requests: &[(&str, u64)] = if quiet { &[("open", 1)] } else { &requests };
+            report.cells.extend(["floor", "ours"].map(|t| cell(t, step, Mode::Free, &[0.1], requests)));
+        }
+        assert_eq!(wrong(&report), Vec::<String>::new());
+        let ours = report.cells.iter_mut().find(|c| c.target == "ours" && c.step == Step::Create).unwrap();
+        ours.legs[0].counts.fuse.as_mut().unwrap().insert("getattr".to_owned(), 5);
+        assert!(wrong(&report)[0].contains("5 FUSE requests getattr, 0 on the floor"), "{:?}", wrong(&report));
+        report.cells.retain(|c| c.step != Step::Create);
+        assert!(wrong(&report)[0].contains("fewer than sixteen"));
+        let ours = report.cells.iter_mut().find(|c| c.target == "ours").unwrap();
+        ours.legs[0].counts.store = Some(StoreCounts { puts: 7, ..StoreCounts::default() });
+        assert!(wrong(&report)[0].contains("7 puts"));
+        report.cells[0].outcome = Outcome::TimedOut(3);
+        assert!(wrong(&report)[0].contains("timed out"));
+    }
+}

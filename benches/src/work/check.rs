@@ -83,10 +83,17 @@ impl Material {
             let path = tree.join(name);
             let meta = at(&path, fs::symlink_metadata(&path))?;
             let times = !keeps_times || (meta.mtime(), meta.mtime_nsec()) == source.modified;
-            let same = times && meta.permissions().mode() == source.mode && at(&path, fs::read(&path))? == source.content;
-            if !same {
-                return Err(Error::corrupt("the copy is another file").at(path.display()));
-            }
+            let content = at(&path, fs::read(&path))?;
+            let wrong = if content != source.content {
+                format!("{} bytes, not those of the source", content.len())
+            } else if meta.permissions().mode() != source.mode {
+                format!("mode {:o} instead of {:o}", meta.permissions().mode(), source.mode)
+            } else if !times {
+                "another modification time".to_owned()
+            } else {
+                continue;
+            };
+            return Err(Error::corrupt(format!("the copy has {wrong}")).at(path.display()));
         }
         Ok(())
     }

@@ -66,7 +66,8 @@ impl Material {
         let git = |args: &[&str], at: &Path| run_within(limit.left(), Path::new("git"), args, at, &GIT, None).map(drop);
         let program = |name: &str, args: &[&std::ffi::OsStr]| run_within(limit.left(), Path::new(name), args, dir, &[], None).map(drop);
         match step {
-            Step::Copy => program("cp", &["-a".as_ref(), self.tree.as_os_str(), tree.as_os_str()]),
+            // Not `-a`: it sets access lists, and SeaweedFS then shows other modes.
+            Step::Copy => program("cp", &["-dR".as_ref(), "--preserve=timestamps".as_ref(), self.tree.as_os_str(), tree.as_os_str()]),
             Step::Untar => program("tar", &["-xf".as_ref(), self.tar.as_os_str(), "-C".as_ref(), dir.join("unpacked").as_os_str()]),
             Step::Walk | Step::WalkAgain => {
                 let files = walk(&tree)?.iter().filter(|(_, m)| m.is_file()).count();

@@ -14,9 +14,8 @@ macro_rules! steps {
     ($($variant:ident = $id:literal $name:literal),* $(,)?) => {
         /// One step.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-        #[serde(rename_all = "kebab-case")]
         #[allow(missing_docs, reason = "each has a name for people beside it")]
-        pub enum Step { $($variant),* }
+        pub enum Step { $(#[serde(rename = $id)] $variant),* }
 
         impl Step {
             /// All, in the order in which they run.
@@ -98,11 +97,6 @@ impl Step {
     /// Whether it builds something: that needs material of its own, and tools that a machine may not have.
     pub fn is_build(self) -> bool {
         matches!(self, Self::NpmCi | Self::CargoBuild)
-    }
-
-    /// Whether its time is that of the disk's flushes, so that the floor, which has no disk, says nothing.
-    pub fn waits_for_disk(self) -> bool {
-        matches!(self, Self::WriteBig | Self::AppendSync | Self::Sync16 | Self::Sqlite)
     }
 
     /// Device flushes that it cannot do with fewer of, whatever the file system: the writers of [`Step::Sync16`] may share one.
