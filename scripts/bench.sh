@@ -61,4 +61,16 @@ if grep -qx s3 <<<"$needs" && [ -x "$HILOOP_BIN/store-proxy" ]; then
     args+=(--server "$HILOOP_VERSITYGW" --shaper "$HILOOP_BIN/store-proxy")
 fi
 mkdir -p "$RESULTS"
-exec "$BENCH" run "$@" --binary "$HILOOP_BIN/sandbox-workspace" --scratch "$SCRATCH" --out "$RESULTS/$(IFS=-; echo "$*")-$(date -u +%Y%m%dT%H%M%S)" "${args[@]}"
+scratch=$(mktemp -d "$SCRATCH/hiloop-bench.XXXXXX")
+# The program clears up behind itself; where it was killed, its mounts go here, and with them the daemons that serve them.
+clear_up() {
+    local at
+    while read -r at; do
+        umount -l "$at" 2>/dev/null || true
+    done < <(awk -v below="$scratch/" 'index($5, below) == 1 { print $5 }' /proc/self/mountinfo | sort -r)
+    rm -rf --one-file-system "$scratch"
+}
+trap clear_up EXIT
+trap 'exit 130' INT TERM
+out="$RESULTS/$(IFS=-; echo "$*")-$(date -u +%Y%m%dT%H%M%S)"
+"$BENCH" run "$@" --binary "$HILOOP_BIN/sandbox-workspace" --scratch "$scratch" --out "$out" "${args[@]}"

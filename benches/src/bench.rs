@@ -124,7 +124,7 @@ fn suite(
 ) -> Result<()> {
     let until = Deadline::new(env, Duration::from_secs(suite.minutes * 60));
     let steps = suite.steps()?;
-    let material = Material::make(dir, matrix.size(suite)?)?;
+    let material = Material::make(dir, matrix.size(suite)?, &steps)?;
     let mut targets: Vec<Box<dyn Target>> = Vec::new();
     for name in &suite.targets {
         match target(name, dir, programs, env) {
@@ -188,9 +188,9 @@ fn target(name: &str, dir: &Path, programs: &Programs, env: &Env) -> Result<Box<
         "floor" => Box::new(Floor::new(dir)?),
         "ours" => Box::new(ours(plain()?, Durability::Local)?),
         "ours-replicated" => Box::new(ours(plain()?, Durability::Replicated)?),
-        "ours-s3" => Box::new(ours(shaped(Shape::Fixed)?, Durability::Local)?),
+        "ours-s3" => Box::new(ours(shaped(Shape::Steady)?, Durability::Local)?),
         "ours-s3-jitter" => Box::new(ours(shaped(Shape::Jitter)?, Durability::Local)?),
-        "ours-s3-none" => Box::new(ours(shaped(Shape::None)?, Durability::Local)?),
+        "ours-s3-undelayed" => Box::new(ours(shaped(Shape::Undelayed)?, Durability::Local)?),
         "bindfs" => Box::new(Bindfs::new(dir)?),
         "juicefs" => Box::new(Juicefs::new(peers()?, dir, false)?),
         "juicefs-writeback" => Box::new(Juicefs::new(peers()?, dir, true)?),

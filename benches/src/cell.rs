@@ -117,6 +117,11 @@ impl Cell {
         legs.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
         legs.get(legs.len().saturating_sub(1) / 2).copied()
     }
+    /// FUSE requests of a typical leg, and how many an operation cost.
+    pub fn requests(&self) -> Option<(u64, f64)> {
+        let requests = self.typical()?.counts.requests()?;
+        Some((requests, requests as f64 / self.step.operations(&self.size).max(1) as f64))
+    }
     /// What is wrong with it, for people; empty where it is usable.
     pub fn remark(&self) -> String {
         match &self.outcome {
@@ -135,4 +140,47 @@ pub fn mean(cells: &[&Cell]) -> Option<Estimate> {
         return None;
     }
     Estimate::mean_of(&cells.iter().map(|c| c.to_disk.as_slice()).collect::<Vec<_>>(), SEED)
+}
+
+#[cfg(test)]
+pub(crate) mod examples {
+    use super::*;
+
+    const SIZE: Size = Size { files: 10, big_mib: 1, reads: 10, writes: 10, appends: 10, commits: 10, names: 10 };
+
+    /// A cell whose legs took these seconds while the disk took one, with these requests.
+    pub(crate) fn cell(target: &str, step: Step, mode: Mode, seconds: &[f64], requests: &[(&str, u64)]) -> Cell {
+        let fuse: Requests = requests.iter().map(|(op, n)| ((*op).to_owned(), *n)).collect();
+        let counts = Counts { fuse: Some(fuse), ..Counts::default() };
+        let legs = seconds.iter().zip(0..).map(|(s, round)| Leg { round, seconds: *s, drain: None, counts: counts.clone() }).collect();
+        Cell {
+            suite: "example".to_owned(),
+            step,
+            target: target.to_owned(),
+            mode,
+            size: SIZE,
+            legs,
+            to_disk: seconds.to_vec(),
+            to_floor: seconds.to_vec(),
+            steady: 1.0,
+            outcome: Outcome::Measured,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::examples::cell;
+    use super::*;
+
+    #[test]
+    fn an_unsteady_disk_makes_a_ratio_void_and_a_mean_too() {
+        let mut c = cell("ours", Step::Copy, Mode::Pinned, &[1.2; 7], &[("lookup", 20)]);
+        assert_eq!(c.ratio().unwrap().median, 1.2);
+        assert_eq!(c.requests(), Some((20, 2.0)));
+        assert!(mean(&[&c]).is_some());
+        c.steady = 1.3;
+        assert_eq!((c.ratio(), c.remark().as_str()), (None, "void: A/A 1.30"));
+        assert!(mean(&[&c]).is_none());
+    }
 }

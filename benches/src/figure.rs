@@ -1,7 +1,5 @@
 //! Figures, and how they are shown.
 
-use std::io::{self, Write};
-
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -68,39 +66,5 @@ impl Figure {
     #[must_use]
     pub fn row(self, row: u8) -> Self {
         Self { row, ..self }
-    }
-}
-
-/// Writes the figures as a table.
-///
-/// # Errors
-/// What `out` says.
-pub fn table(out: &mut impl Write, figures: &[Figure]) -> io::Result<()> {
-    let rows = figures.iter().map(|f| [f.figure.as_str(), &f.target, &f.measured, f.verdict.word()]);
-    let rows: Vec<_> = std::iter::once(["figure", "target", "measured", "verdict"]).chain(rows).collect();
-    let width = |column: usize| rows.iter().map(|r| r[column].chars().count()).max().unwrap_or(0);
-    let (a, b, c) = (width(0), width(1), width(2));
-    for [figure, target, measured, verdict] in rows {
-        writeln!(out, "{figure:a$}  {target:b$}  {measured:c$}  {verdict}")?;
-    }
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn columns_line_up_and_a_miss_stands_out() {
-        let figures = [
-            Figure::new("a", "at most 1", "2", Verdict::Missed, Value::Null),
-            Figure::new("long name", "-", "3", Verdict::of(true), Value::Null),
-        ];
-        let mut out = Vec::new();
-        table(&mut out, &figures).unwrap();
-        let text = String::from_utf8(out).unwrap();
-        let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines[1], "a          at most 1  2         MISSED");
-        assert_eq!(lines[2], "long name  -          3         met");
     }
 }

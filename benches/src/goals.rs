@@ -56,6 +56,8 @@ const GOALS: &[Goal] = {
         Goal { row: 4, steps: &[RandomWrite, Append], mode: Free, disk: Some(2.0), floor: None },
         Goal { row: 6, steps: &[AppendSync, Sqlite, Sync16], mode: Pinned, disk: Some(1.5), floor: None },
         Goal { row: 6, steps: &[AppendSync, Sqlite, Sync16], mode: Free, disk: Some(1.5), floor: None },
+        Goal { row: 7, steps: &[NpmCi], mode: Free, disk: Some(1.35), floor: None },
+        Goal { row: 7, steps: &[CargoBuild], mode: Free, disk: Some(1.1), floor: None },
     ]
 };
 
@@ -139,7 +141,7 @@ fn over_bindfs(cells: &[Cell]) -> Vec<Figure> {
     for theirs in cells.iter().filter(|c| c.target == "bindfs" && c.suite != "peers") {
         let Some(ours) = cells.iter().find(|c| c.suite == theirs.suite && c.step == theirs.step && c.target == "ours") else { continue };
         let ratios: Vec<f64> = pairs(ours, theirs);
-        let ratio = Estimate::of(&ratios, 1).filter(|_| ours.outcome == Outcome::Measured && theirs.outcome == Outcome::Measured);
+        let ratio = Estimate::of(&ratios, 1).filter(|_| ours.usable() && theirs.usable());
         let verdict = ratio.map_or(Verdict::Void, |r| r.at_most(BINDFS));
         let measured = ratio.map_or_else(|| format!("{}{}", ours.remark(), theirs.remark()), |r| r.to_string());
         let name = format!("{} over bindfs", ours.step.name());
@@ -201,7 +203,7 @@ fn peers(cells: &[Cell]) -> Vec<Figure> {
                 continue;
             }
             let paired = pairs(theirs, ours);
-            if theirs.outcome != Outcome::Measured || ours.outcome != Outcome::Measured || paired.is_empty() {
+            if !theirs.usable() || !ours.usable() || paired.is_empty() {
                 apart.push(format!("{} void", step.name()));
                 continue;
             }
@@ -228,4 +230,52 @@ fn peers(cells: &[Cell]) -> Vec<Figure> {
         }
     }
     figures
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cell::examples::cell;
+
+    fn verdict(cells: &[Cell], figure: &str) -> Verdict {
+        let figures = figures(cells);
+        let found = figures.iter().find(|f| f.figure == figure);
+        found.unwrap_or_else(|| panic!("no figure {figure}: {figures:?}")).verdict
+    }
+
+    #[test]
+    fn a_target_is_met_missed_or_neither_and_a_failure_is_a_miss() {
+        let name = "create files, pinned, over ext4";
+        let of = |seconds: &[f64]| verdict(&[cell("ours", Step::Create, Mode::Pinned, seconds, &[])], name);
+        assert_eq!(of(&[1.4; 7]), Verdict::Met);
+        assert_eq!(of(&[1.6; 7]), Verdict::Missed);
+        assert_eq!(of(&[1.0, 1.1, 1.2, 1.5, 1.9, 2.0, 2.1]), Verdict::Undecided);
+        let mut failed = cell("ours", Step::Create, Mode::Pinned, &[1.0; 7], &[]);
+        failed.outcome = Outcome::Failed("no".to_owned());
+        assert_eq!(verdict(&[failed.clone()], name), Verdict::Missed);
+        failed.outcome = Outcome::Void("no flushes".to_owned());
+        assert_eq!(verdict(&[failed], name), Verdict::Void);
+    }
+
+    #[test]
+    fn one_request_for_what_is_cached_is_a_miss() {
+        let name = "walk and stat again: FUSE requests";
+        let of = |n| verdict(&[cell("ours", Step::WalkAgain, Mode::Free, &[1.0; 7], &[("getattr", n)])], name);
+        assert_eq!((of(0), of(1)), (Verdict::Met, Verdict::Missed));
+    }
+
+    #[test]
+    fn a_peer_is_compared_with_what_holds_data_as_safely() {
+        let of = |target: &'static str, seconds: f64| {
+            Step::SIXTEEN.iter().map(move |s| Cell { suite: "peers".to_owned(), ..cell(target, *s, Mode::Free, &[seconds; 3], &[]) })
+        };
+        let mut cells: Vec<Cell> =
+            of("ours", 1.0).chain(of("ours-replicated", 2.0)).chain(of("juicefs", 9.0)).chain(of("rclone", 9.0)).collect();
+        assert_eq!(verdict(&cells, "rclone over ours, mean"), Verdict::Met);
+        assert_eq!(verdict(&cells, "juicefs over ours-replicated, mean"), Verdict::Missed);
+        assert_eq!(verdict(&cells, "steps lost to juicefs"), Verdict::Met);
+        let lost = cells.iter_mut().find(|c| c.target == "juicefs" && c.step == Step::Rename).unwrap();
+        lost.legs.iter_mut().for_each(|l| l.seconds = 1.0);
+        assert_eq!(verdict(&cells, "steps lost to juicefs"), Verdict::Missed);
+    }
 }

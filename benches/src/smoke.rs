@@ -47,11 +47,41 @@ fn requests(ours: &Cell, floor: &Cell) -> Option<String> {
     None
 }
 
-/// At most a put for each MiB that was sent or each second that was worked, one more for the head, and one for what had begun.
+/// A publish may put a pack of data, one of nodes and a head; there is one each second at most, and one at the end. Large data are more packs.
 fn puts(ours: &Cell) -> Option<String> {
     let leg = ours.legs.iter().max_by_key(|l| l.counts.store.map(|s| s.puts))?;
     let store = leg.counts.store?;
     let seconds = leg.seconds + leg.drain.unwrap_or(0.0);
-    let most = 2 * (1 + (store.up >> 20) + seconds.ceil() as u64);
+    let most = 3 * (1 + seconds.ceil() as u64) + (store.up >> 20);
     (store.puts > most).then(|| format!("{}: {} puts for {} bytes", ours.step.name(), store.puts, store.up))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cell::examples::cell;
+    use crate::process::Mode;
+    use crate::store::StoreCounts;
+
+    #[test]
+    fn more_requests_than_the_floor_or_too_many_puts_are_wrong() {
+        let requests = [("create", 10), ("lookup", 10)];
+        let mut report = Report::default();
+        for step in Step::SIXTEEN {
+            let quiet = matches!(step, Step::ReadBig | Step::RandomRead);
+            let requests: &[(&str, u64)] = if quiet { &[("open", 1)] } else { &requests };
+            report.cells.extend(["floor", "ours"].map(|t| cell(t, step, Mode::Free, &[0.1], requests)));
+        }
+        assert_eq!(wrong(&report), Vec::<String>::new());
+        let ours = report.cells.iter_mut().find(|c| c.target == "ours" && c.step == Step::Create).unwrap();
+        ours.legs[0].counts.fuse.as_mut().unwrap().insert("getattr".to_owned(), 5);
+        assert!(wrong(&report)[0].contains("5 FUSE requests getattr, 0 on the floor"), "{:?}", wrong(&report));
+        report.cells.retain(|c| c.step != Step::Create);
+        assert!(wrong(&report)[0].contains("fewer than sixteen"));
+        let ours = report.cells.iter_mut().find(|c| c.target == "ours").unwrap();
+        ours.legs[0].counts.store = Some(StoreCounts { puts: 7, ..StoreCounts::default() });
+        assert!(wrong(&report)[0].contains("7 puts"));
+        report.cells[0].outcome = Outcome::TimedOut(3);
+        assert!(wrong(&report)[0].contains("timed out"));
+    }
 }

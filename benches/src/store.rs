@@ -4,11 +4,13 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use hiloop_types::{Error, Result};
+use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -21,24 +23,23 @@ const SECRET: &str = "bench-secret";
 const BUCKET: &str = "bucket";
 
 /// How fast the shaped store is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
     /// 20 ms a GET, 40 ms a PUT, 125 MB/s in all, 60 MB/s a stream.
-    Fixed,
+    Steady,
     /// The same with a tail to 200 and 900 ms, and 1 % of requests refused.
     Jitter,
-    /// No delay.
-    None,
+    /// Bandwidth only.
+    Undelayed,
 }
 
 impl Shape {
     /// As the shaper spells it.
     pub fn name(self) -> &'static str {
         match self {
-            Self::Fixed => "fixed",
+            Self::Steady => "steady",
             Self::Jitter => "jitter",
-            Self::None => "none",
+            Self::Undelayed => "undelayed",
         }
     }
 }
@@ -71,6 +72,15 @@ impl StoreCounts {
     }
 }
 
+/// Has a program killed when the thread that starts it ends: who kills the harness must not leave servers behind.
+///
+/// To be called from the main thread, which ends with the process.
+pub fn dies_with_us(command: &mut Command) -> &mut Command {
+    let die = || nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).map_err(std::io::Error::from);
+    // SAFETY: between fork and exec only a system call is made, nothing is allocated and no lock taken.
+    unsafe { command.pre_exec(die) }
+}
+
 /// A program that is stopped with its value.
 pub struct Service(Child);
 
@@ -82,7 +92,7 @@ impl Service {
     pub fn start(command: &mut Command, log: &Path) -> Result<Self> {
         let file = std::fs::File::create(log).map_err(|e| Error::io(log.display(), &e))?;
         let copy = file.try_clone().map_err(|e| Error::io(log.display(), &e))?;
-        let child = command.stdin(Stdio::null()).stdout(file).stderr(copy).spawn();
+        let child = dies_with_us(command).stdin(Stdio::null()).stdout(file).stderr(copy).spawn();
         child.map(Self).map_err(|e| Error::io(command.get_program().display(), &e))
     }
     /// Its number.
@@ -179,7 +189,7 @@ impl Store {
         }
         let mut command = Command::new(&programs.shaper);
         command.args(["--listen", "127.0.0.1:0", "--control", "127.0.0.1:0", "--upstream", &address, "--profile", shape.name()]);
-        let started = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+        let started = dies_with_us(&mut command).stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
         let mut shaper = started.map_err(|e| Error::io(programs.shaper.display(), &e))?;
         let mut line = String::new();
         if let Some(out) = shaper.stdout.take() {

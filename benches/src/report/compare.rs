@@ -74,3 +74,26 @@ fn or_fine(cell: &Cell) -> String {
     let remark = cell.remark();
     if remark.is_empty() { "measured".to_owned() } else { remark }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cell::examples::cell;
+    use crate::process::Mode;
+    use crate::work::Step;
+
+    #[test]
+    fn only_what_moved_is_shown() {
+        let run = |seconds: f64, creates: u64| {
+            let cells = vec![
+                cell("ours", Step::Create, Mode::Pinned, &[seconds; 7], &[("create", creates)]),
+                cell("ours", Step::Walk, Mode::Pinned, &[1.0; 7], &[]),
+            ];
+            Report { cells, ..Report::default() }
+        };
+        let text = compare(&run(2.0, 100), &run(1.0, 50));
+        assert!(text.contains("create ours pinned: R") && text.contains("faster") && text.contains("fewer"), "{text}");
+        assert!(text.contains("1 cells did not move") && !text.contains("walk"), "{text}");
+        assert!(compare(&run(2.0, 100), &run(2.0, 100)).contains("2 cells did not move"));
+    }
+}

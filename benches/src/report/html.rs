@@ -166,7 +166,7 @@ fn short(text: &str) -> String {
 
 fn details(out: &mut String, cells: &[&Cell]) {
     out.push_str("<details><summary>Times and counts</summary><table><tr><th>step</th><th>target</th>");
-    for head in ["time", "R", "F", "drain", "FUSE requests", "puts", "MiB up", "flushes", "CPU daemon", "client", "RSS"] {
+    for head in ["time", "R", "F", "drain", "FUSE requests (each)", "puts", "MiB up", "flushes", "CPU daemon", "client", "RSS"] {
         let _ = write!(out, "<th class=\"n\">{head}</th>");
     }
     out.push_str("<th></th></tr>");
@@ -179,7 +179,7 @@ fn details(out: &mut String, cells: &[&Cell]) {
             cell.ratio().filter(|_| cell.target != "ext4").map(|r| r.to_string()),
             cell.floor_ratio().filter(|_| cell.target.starts_with("ours")).map(|r| r.to_string()),
             cell.drain().map(|d| seconds(d.median)),
-            counts.and_then(|c| c.requests()).map(|n| format!("<span title=\"{}\">{n}</span>", escape(&opcodes))),
+            cell.requests().map(|(n, each)| format!("<span title=\"{}\">{n} ({each:.1})</span>", escape(&opcodes))),
             counts.and_then(|c| c.store).map(|s| s.puts.to_string()),
             counts.and_then(|c| c.store).map(|s| format!("{:.1}", s.up as f64 / f64::from(1 << 20))),
             counts.and_then(|c| c.flushes).map(|n| n.to_string()),

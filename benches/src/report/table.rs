@@ -48,7 +48,8 @@ fn text(report: &Report) -> String {
 }
 
 fn of_suite(cells: &[&Cell]) -> Table {
-    let mut table = new(&["step", "target", "time", "R", "F", "drain", "requests", "puts", "flushes", "CPU daemon", "client", "RSS", ""]);
+    let mut table =
+        new(&["step", "target", "time", "R", "F", "drain", "requests (each)", "puts", "flushes", "CPU daemon", "client", "RSS", ""]);
     for cell in cells {
         let typical = cell.typical();
         let counts = typical.map(|l| &l.counts);
@@ -60,7 +61,7 @@ fn of_suite(cells: &[&Cell]) -> Table {
             or_dash(cell.ratio().filter(|_| cell.target != "ext4").map(|r| r.to_string())),
             or_dash(cell.floor_ratio().filter(|_| cell.target.starts_with("ours")).map(|r| r.to_string())),
             or_dash(cell.drain().map(|d| seconds(d.median))),
-            or_dash(counts.and_then(|c| c.requests()).map(|n| n.to_string())),
+            or_dash(cell.requests().map(|(n, each)| format!("{n} ({each:.1})"))),
             or_dash(counts.and_then(|c| c.store).map(|s| s.puts.to_string())),
             or_dash(counts.and_then(|c| c.flushes).map(|n| n.to_string())),
             or_dash(counts.filter(|c| c.rss > 0).map(|c| seconds(c.daemon_cpu))),

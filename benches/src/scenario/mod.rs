@@ -50,7 +50,7 @@ impl Context<'_> {
     /// A real S3 server at fixed latency and bandwidth.
     fn shaped(&self) -> Result<Store> {
         let s3 = self.programs.s3.as_ref().ok_or_else(|| Error::not_found("no S3 server and shaper were given"))?;
-        Store::shaped(&self.dir.join("store"), s3, Shape::Fixed)
+        Store::shaped(&self.dir.join("store"), s3, Shape::Steady)
     }
     /// The binary under test over a store.
     fn tool(&self, store: &Store) -> Tool {

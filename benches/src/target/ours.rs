@@ -43,14 +43,6 @@ impl Ours {
         let mounted = Mounted::with(&tool, id, scratch.join(format!("{id}.node")), flags)?;
         Ok(Self { id: id.to_owned(), env: env.clone(), root: mounted.at.clone(), mounted: Some(mounted), store })
     }
-    /// Its mount.
-    pub fn mounted(&self) -> Option<&Mounted> {
-        self.mounted.as_ref()
-    }
-    /// Its store.
-    pub fn store_mut(&mut self) -> &mut Store {
-        &mut self.store
-    }
 }
 
 /// Requests by opcode in a status.

@@ -9,7 +9,7 @@ use hiloop_types::{Error, Result};
 
 use super::go::{at, names};
 use super::material::{GIT, MIB, block, page, places};
-use super::{Material, Step};
+use super::{Material, Step, builds};
 use crate::run::run;
 use crate::tree::{Digest, digest};
 
@@ -69,6 +69,8 @@ impl Material {
                     Ok(())
                 }
             }
+            Step::NpmCi => builds::check_npm(&dir.join("app")),
+            Step::CargoBuild => builds::check_cargo(&dir.join("crates")),
             // These look at what they read while they read it.
             Step::Walk | Step::WalkAgain | Step::ReadAll | Step::OpenClose | Step::GitStatus => Ok(()),
             Step::GitStatusAgain | Step::ReadBig | Step::ReadDropped | Step::MapBig | Step::RandomRead => Ok(()),
@@ -81,10 +83,17 @@ impl Material {
             let path = tree.join(name);
             let meta = at(&path, fs::symlink_metadata(&path))?;
             let times = !keeps_times || (meta.mtime(), meta.mtime_nsec()) == source.modified;
-            let same = times && meta.permissions().mode() == source.mode && at(&path, fs::read(&path))? == source.content;
-            if !same {
-                return Err(Error::corrupt("the copy is another file").at(path.display()));
-            }
+            let content = at(&path, fs::read(&path))?;
+            let wrong = if content != source.content {
+                format!("{} bytes, not those of the source", content.len())
+            } else if meta.permissions().mode() != source.mode {
+                format!("mode {:o} instead of {:o}", meta.permissions().mode(), source.mode)
+            } else if !times {
+                "another modification time".to_owned()
+            } else {
+                continue;
+            };
+            return Err(Error::corrupt(format!("the copy has {wrong}")).at(path.display()));
         }
         Ok(())
     }

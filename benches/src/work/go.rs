@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use hiloop_types::{Error, Result};
 
 use super::material::{GIT, MIB, block, page, places};
-use super::{Material, Step};
+use super::{Material, Step, builds};
 use crate::deadline::Deadline;
 use crate::run::run_within;
 use crate::tree::{make_directory, walk};
@@ -45,6 +45,8 @@ impl Material {
         match step {
             Step::Create => make_directory(&dir.join("names")),
             Step::Untar => make_directory(&dir.join("unpacked")),
+            Step::NpmCi => builds::copy(&self.builds.join("npm/app"), &dir.join("app")),
+            Step::CargoBuild => builds::copy(&self.builds.join("cargo"), &dir.join("crates")),
             Step::ReadDropped => {
                 // Of all file systems: what a daemon reads must come from the disk, too.
                 let control = Path::new("/proc/sys/vm/drop_caches");
@@ -64,7 +66,8 @@ impl Material {
         let git = |args: &[&str], at: &Path| run_within(limit.left(), Path::new("git"), args, at, &GIT, None).map(drop);
         let program = |name: &str, args: &[&std::ffi::OsStr]| run_within(limit.left(), Path::new(name), args, dir, &[], None).map(drop);
         match step {
-            Step::Copy => program("cp", &["-a".as_ref(), self.tree.as_os_str(), tree.as_os_str()]),
+            // Not `-a`: it sets access lists, and SeaweedFS then shows other modes.
+            Step::Copy => program("cp", &["-dR".as_ref(), "--preserve=timestamps".as_ref(), self.tree.as_os_str(), tree.as_os_str()]),
             Step::Untar => program("tar", &["-xf".as_ref(), self.tar.as_os_str(), "-C".as_ref(), dir.join("unpacked").as_os_str()]),
             Step::Walk | Step::WalkAgain => {
                 let files = walk(&tree)?.iter().filter(|(_, m)| m.is_file()).count();
@@ -148,6 +151,8 @@ impl Material {
             }
             Step::Unlink => each(names(dir, "old-", self.size.names), limit, |path| at(&path, fs::remove_file(&path))),
             Step::CopyRange => self.copy_range(&big, &dir.join("big-copy"), limit),
+            Step::NpmCi => builds::npm_ci(&self.builds.join("npm"), &dir.join("app"), limit.left()),
+            Step::CargoBuild => builds::cargo_build(&dir.join("crates"), limit.left()),
             Step::Remove => program("rm", &["-r".as_ref(), tree.as_os_str()]),
         }
     }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use hiloop_types::{Error, Result};
 use serde::{Deserialize, Serialize};
 
+use super::{Step, builds};
 use crate::run::run;
 use crate::tree::{Digest, digest, sources, walk};
 
@@ -57,6 +58,7 @@ pub(super) struct Source {
 pub struct Material {
     /// Sizes.
     pub size: Size,
+    pub(super) builds: PathBuf,
     pub(super) tree: PathBuf,
     pub(super) tar: PathBuf,
     pub(super) repository: PathBuf,
@@ -71,7 +73,7 @@ impl Material {
     ///
     /// # Errors
     /// What the operating system says, or a program that fails.
-    pub fn make(dir: &Path, size: Size) -> Result<Self> {
+    pub fn make(dir: &Path, size: Size, steps: &[Step]) -> Result<Self> {
         let at = |name: &str| dir.join(format!("material-{}", size.files)).join(name);
         let (tree, tar, repository, sql) = (at("tree"), at("tree.tar"), at("repository"), at("commits.sql"));
         sources(&tree, size.files)?;
@@ -96,7 +98,14 @@ impl Material {
             files.insert(name, Source { mode: meta.permissions().mode(), modified, content });
         }
         let digest = digest(&tree)?;
-        Ok(Self { size, tree, tar, repository, sql, files, digest, commit })
+        let builds = at("builds");
+        if steps.contains(&Step::NpmCi) {
+            builds::make_npm(&builds.join("npm"))?;
+        }
+        if steps.contains(&Step::CargoBuild) {
+            builds::make_cargo(&builds.join("cargo"))?;
+        }
+        Ok(Self { size, builds, tree, tar, repository, sql, files, digest, commit })
     }
 
     /// A path on the disk that it lies on.

@@ -1,5 +1,6 @@
 //! The steps: each does the same work in a directory of any target, within a time box, and its result is checked afterwards.
 
+mod builds;
 mod check;
 mod go;
 mod material;
@@ -13,9 +14,8 @@ macro_rules! steps {
     ($($variant:ident = $id:literal $name:literal),* $(,)?) => {
         /// One step.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-        #[serde(rename_all = "kebab-case")]
         #[allow(missing_docs, reason = "each has a name for people beside it")]
-        pub enum Step { $($variant),* }
+        pub enum Step { $(#[serde(rename = $id)] $variant),* }
 
         impl Step {
             /// All, in the order in which they run.
@@ -43,7 +43,8 @@ steps! {
     Append = "append" "appending 512 B writes", AppendSync = "append-sync" "fsync'd appends",
     Sync16 = "sync-16" "16 fsync writers", Sqlite = "sqlite" "SQLite WAL commits",
     Create = "create" "create files", Rename = "rename" "rename files", Unlink = "unlink" "unlink files",
-    CopyRange = "copy-range" "copy_file_range", Remove = "rm" "rm -r",
+    CopyRange = "copy-range" "copy_file_range",
+    NpmCi = "npm-ci" "npm ci, offline", CargoBuild = "cargo-build" "cargo build, offline", Remove = "rm" "rm -r",
 }
 
 impl Step {
@@ -93,9 +94,9 @@ impl Step {
         Self::ALL.iter().filter(|s| wanted.contains(s)).copied().collect()
     }
 
-    /// Whether its time is that of the disk's flushes, so that the floor, which has no disk, says nothing.
-    pub fn waits_for_disk(self) -> bool {
-        matches!(self, Self::WriteBig | Self::AppendSync | Self::Sync16 | Self::Sqlite)
+    /// Whether it builds something: that needs material of its own, and tools that a machine may not have.
+    pub fn is_build(self) -> bool {
+        matches!(self, Self::NpmCi | Self::CargoBuild)
     }
 
     /// Device flushes that it cannot do with fewer of, whatever the file system: the writers of [`Step::Sync16`] may share one.
@@ -122,6 +123,8 @@ impl Step {
             Self::Sync16 => size.appends * 16,
             Self::Sqlite => size.commits,
             Self::Create | Self::Rename | Self::Unlink => size.names,
+            Self::NpmCi => builds::PACKAGES * builds::MODULES,
+            Self::CargoBuild => builds::CRATES,
         })
     }
 }
