@@ -21,8 +21,11 @@ pub use memory::{FLOOR, bounded};
 pub use node::manifest_node;
 pub use source::{oci_layout, tar};
 
+/// What must hold for any bytes; true where they were accepted.
+pub type Target = fn(&[u8]) -> bool;
+
 /// A target by its name, as the folders of seeds are called.
-pub const TARGETS: [(&str, fn(&[u8]) -> bool); 14] = [
+pub const TARGETS: [(&str, Target); 14] = [
     ("store_url", store_url),
     ("chunk_frame", chunk_frame),
     ("pack", pack),

@@ -1,5 +1,7 @@
 //! Every target over its seeds, which it must accept, and over the inputs that once broke a rule.
 
+#![allow(clippy::unwrap_used, reason = "a test ends where it is surprised")]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 

@@ -171,13 +171,14 @@ impl Daemon {
             Wanted::Workspace(opening) => self.open_for_write(&store, opening, off, talk).await?,
             Wanted::ReadOnly(source) => (self.open_read_only(&store, source, talk).await?, None),
         };
-        let mounted = match talk.during(Box::pin(dir::local(&workspace, ROOT_INO)), || left(&workspace, "reading the root directory of")).await {
-            Ok(()) => match self.enter(&mountpoint) {
-                Ok(()) => self.mount_workspace(&workspace, mountpoint.clone(), nosuid).await,
+        let mounted =
+            match talk.during(Box::pin(dir::local(&workspace, ROOT_INO)), || left(&workspace, "reading the root directory of")).await {
+                Ok(()) => match self.enter(&mountpoint) {
+                    Ok(()) => self.mount_workspace(&workspace, mountpoint.clone(), nosuid).await,
+                    Err(e) => Err(e),
+                },
                 Err(e) => Err(e),
-            },
-            Err(e) => Err(e),
-        };
+            };
         let mount = match mounted {
             Ok(mount) => mount,
             Err(e) => {

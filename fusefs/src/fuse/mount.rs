@@ -17,12 +17,12 @@ use nix::errno::Errno;
 use nix::mount::{MntFlags, umount2};
 use parking_lot::{Condvar, Mutex};
 
+use super::FSTYPE;
 use super::core::Core;
 use super::kernel::{self, Access};
 use super::stats::FuseStats;
 use super::transport::{Invalidator, Transport, on_descriptor, through_helper};
 use super::workers::Workers;
-use super::FSTYPE;
 
 /// How requests reach the data (design.md 5). Profiles with opens that need no request and with passthrough come later.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

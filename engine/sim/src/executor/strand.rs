@@ -47,8 +47,11 @@ thread_local! {
     static CURRENT: RefCell<Option<(Arc<Strand>, Waker)>> = const { RefCell::new(None) };
 }
 
+/// How a thread is given its next strand.
+type Giver = Sender<(Arc<Strand>, Work)>;
+
 /// Threads that wait for a strand; they outlive worlds, since making one costs more than a step.
-static IDLE: LazyLock<Mutex<Vec<Sender<(Arc<Strand>, Work)>>>> = LazyLock::new(Mutex::default);
+static IDLE: LazyLock<Mutex<Vec<Giver>>> = LazyLock::new(Mutex::default);
 
 impl Strand {
     pub(super) fn new(job: Work) -> Arc<Self> {

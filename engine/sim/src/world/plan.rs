@@ -79,6 +79,9 @@ pub enum Blow {
     Rot,
 }
 
+/// How often each of some things happens, against each other.
+type Odds<T> = &'static [(T, u64)];
+
 impl Plan {
     /// The odds that a seed draws.
     pub fn of_seed(seed: u64) -> Self {
@@ -135,7 +138,7 @@ impl Plan {
     /// Odds under which the absence of a guard shows soon.
     pub fn without(lie: Lie, seed: u64) -> Self {
         let mut plan = Self { lie: Some(lie), ..Self::of_seed(seed) };
-        let (acts, blows): (&[(Act, u64)], &[(Blow, u64)]) = match lie {
+        let (acts, blows): (Odds<Act>, Odds<Blow>) = match lie {
             // Nobody waits for the disk, so only the replicator can have been cheated.
             Lie::ShippedBeforeFlush => (&[(Act::Change, 40), (Act::Attach, 6)], &[(Blow::PowerCut, 1)]),
             Lie::AnsweredBeforeWhole => (&[(Act::Change, 40), (Act::Attach, 6)], &[(Blow::Kill, 1)]),

@@ -42,6 +42,9 @@ pub struct Weather {
     pub slow: u64,
 }
 
+/// Epoch, session and sequence of a head.
+type Moved = (u64, Option<u64>, u64);
+
 /// The store.
 pub struct SimStore {
     exec: Executor,
@@ -49,7 +52,7 @@ pub struct SimStore {
     objects: Arc<MemoryBackend>,
     weather: Mutex<Weather>,
     report: Arc<Report>,
-    heads: Mutex<BTreeMap<String, (u64, Option<u64>, u64)>>,
+    heads: Mutex<BTreeMap<String, Moved>>,
     since_flip: Mutex<u64>,
 }
 
