@@ -9,7 +9,7 @@ use hiloop_engine::stop::{Miss, Stop};
 use hiloop_engine::workspace::{Read, Workspace};
 use hiloop_journal::{Disk, DiskFile, RealDisk};
 use hiloop_types::limits::{KIB, STAGING_DIRTY};
-use hiloop_types::{Ino, Seqno};
+use hiloop_types::{Ino, Seqno, limits};
 
 use crate::kit::{World, noise, put, read};
 
@@ -111,7 +111,7 @@ fn a_slow_disk_parks_writers_and_holds_up_nobody_else() {
     assert!(matches!(miss, Miss::Room(n) if n == piece.len() as u64), "{miss:?}");
     assert!(written > STAGING_DIRTY / 2, "{written}");
     let (tell, told) = mpsc::channel();
-    w.fetch(miss, Box::new(move |r| tell.send(r).unwrap()));
+    w.fetch(miss, limits::READ_DEADLINE, Box::new(move |r| tell.send(r).unwrap()));
     // All else goes on: reads, also of what was just written, small writes, and unlinking.
     assert_eq!(read(&w, "small").unwrap(), b"inline");
     let mut out = Vec::new();

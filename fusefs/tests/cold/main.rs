@@ -21,7 +21,7 @@ use hiloop_source::SourceSpec;
 use hiloop_store::Store;
 use hiloop_store::faults::Faults;
 use hiloop_store::rounds::Rounds;
-use hiloop_types::{ErrorKind, Ino, MemoryMeta, MetaStore, Name, NameKind, ROOT_INO, Result};
+use hiloop_types::{ErrorKind, Ino, MemoryMeta, MetaStore, Name, NameKind, ROOT_INO, Result, limits};
 use tokio::runtime::{Builder, Runtime};
 
 use hiloop_fusefs::fs::create::{New, make};
@@ -166,7 +166,7 @@ impl Node<'_> {
 
     fn fetch(&self, ws: &Workspace, miss: Miss) -> Result<()> {
         let (tell, told) = tokio::sync::oneshot::channel();
-        ws.fetch(miss, Box::new(move |r| tell.send(r).unwrap()));
+        ws.fetch(miss, limits::READ_DEADLINE, Box::new(move |r| tell.send(r).unwrap()));
         self.cold.runtime.block_on(told).unwrap()
     }
 
