@@ -5,8 +5,11 @@
 mod commands;
 mod crash;
 mod errors;
+mod faults;
 mod journey;
 mod lifecycle;
 mod powercut;
+mod reports;
 mod rig;
+mod sources;
 mod takeover;
