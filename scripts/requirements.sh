@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks docs/requirements.md: each test that it names must exist and, when the logs of a test run are given, must have passed in it.
+# Checks docs/requirements.md and docs/proof.md: each test that they name must exist and, when the logs of a test run are given, must have passed in it.
 # Usage: requirements.sh [LOG…]; without logs the names are asked from the test programs.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
@@ -47,7 +47,14 @@ while IFS='|' read -r _ number _ tests _; do
     done <<<"$named"
 done <docs/requirements.md
 
+# The rows of docs/proof.md may name several tests, or none: a name that stands there must hold.
+rows_of_proof=0
+while read -r t; do
+    rows_of_proof=$((rows_of_proof + 1))
+    grep -qxF "$t" "$list" || { printf 'docs/proof.md names `%s`, which %s\n' "$t" "$verdict"; failures=$((failures + 1)); }
+done < <(grep '^|' docs/proof.md | grep -oE '`[a-z0-9_]+::[^`]+`' | tr -d '`' | grep -v '::$' | sort -u)
+
 want=($(seq -f 'A%g' 1 26) A30 $(seq -f 'B%g' 33 37) B42 B43 C46 C49 C51 C52 C55 C58 C61 $(seq -f 'D%g' 62 65))
 [ "$rows" -eq ${#want[@]} ] || { echo "docs/requirements.md has $rows rows, not ${#want[@]}"; failures=$((failures + 1)); }
-echo "$proven of $rows requirements name tests that $([ $# -gt 0 ] && echo passed || echo exist); open: ${open[*]:-none}"
+echo "$proven of $rows requirements name tests that $([ $# -gt 0 ] && echo passed || echo exist); open: ${open[*]:-none}; docs/proof.md names $rows_of_proof tests"
 [ "$failures" -eq 0 ]

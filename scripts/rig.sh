@@ -26,20 +26,27 @@ rig_start() {
 }
 
 rig_stop() {
-    local pid target
     rig_unmount_all
-    while read -r pid target; do
-        # Only what is still the program that was recorded: numbers are used again.
-        runs "$pid" "$target" || continue
-        kill -CONT "$pid" 2>/dev/null || true
-        kill -KILL "$pid" 2>/dev/null || true
-    done <"$RIG/pids"
+    end_recorded
     rig_unmount_all
     if [ "$FAILED" -gt 0 ] && [ -n "${HILOOP_KEEP:-}" ]; then
         say "kept $RIG"
     else
         rm -rf --one-file-system "$RIG"
     fi
+}
+
+# Ends every process that was recorded, and forgets them.
+end_recorded() {
+    local pid target
+    while read -r pid target; do
+        # Only what is still the program that was recorded: numbers are used again.
+        runs "$pid" "$target" || continue
+        kill -CONT "$pid" 2>/dev/null || true
+        kill -KILL "$pid" 2>/dev/null || true
+        await "the end of process $pid" gone "$pid" || true
+    done <"$RIG/pids"
+    : >"$RIG/pids"
 }
 
 rig_unmount_all() {
@@ -104,15 +111,8 @@ daemon_logs() {
 
 # Unmounts what a check left and stops its daemons, so that one check never disturbs the next.
 release_check() {
-    local pid target
     rig_unmount_all
-    while read -r pid target; do
-        runs "$pid" "$target" || continue
-        kill -CONT "$pid" 2>/dev/null || true
-        kill -KILL "$pid" 2>/dev/null || true
-        await "the end of process $pid" gone "$pid" || true
-    done <"$RIG/pids"
-    : >"$RIG/pids"
+    end_recorded
     [ "$FAILED" -gt 0 ] && [ -n "${HILOOP_KEEP:-}" ] || rm -rf --one-file-system "$DIR"
 }
 
@@ -232,7 +232,7 @@ free_port() {
     local port
     while :; do
         port=$((20000 + RANDOM % 20000))
-        (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null || break
+        answers "$port" || break
     done
     echo "$port"
 }
