@@ -8,7 +8,7 @@ mod recover;
 mod retire;
 mod tail;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
@@ -90,6 +90,8 @@ pub(crate) struct Inner {
     pub instance: Nonce,
     pub stores: tokio::sync::Mutex<HashMap<String, OpenStore>>,
     pub workspaces: Mutex<BTreeMap<WorkspaceKey, Attached>>,
+    /// Workspaces that are being attached: a second attach beside the first would fence it.
+    pub attaching: Mutex<BTreeSet<WorkspaceKey>>,
     /// Fenced workspaces that may still be mounted: their reads go on, so their staging stays (`protocols.md` 1).
     pub fenced: Mutex<Vec<Weak<Shared>>>,
     /// What the journal holds of openings that are not attached.

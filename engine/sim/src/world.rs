@@ -16,7 +16,7 @@
 //!
 //! Each seed also draws its own odds for all of this, so that some worlds mostly fork and collect and others mostly lose power.
 //!
-//! # What this found, and what a seed proves
+//! # What a seed proves
 //!
 //! A seed is one world; running it twice gives the same digest of everything that happened, or something outside the seams had a say.
 //! [`planted`] takes guards away below the engine, one at a time, and the tests demand that each absence is noticed.

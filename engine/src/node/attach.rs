@@ -113,6 +113,24 @@ pub(super) struct Opening {
     pub fresh: bool,
 }
 
+/// The right to attach a workspace, for one at a time.
+struct Attaching<'a> {
+    engine: &'a Engine,
+    key: super::WorkspaceKey,
+}
+
+impl<'a> Attaching<'a> {
+    fn begin(engine: &'a Engine, key: &super::WorkspaceKey) -> Result<Self> {
+        if engine.0.attaching.lock().insert(key.clone()) { Ok(Self { engine, key: key.clone() }) } else { Err(already(&key.1)) }
+    }
+}
+
+impl Drop for Attaching<'_> {
+    fn drop(&mut self) {
+        self.engine.0.attaching.lock().remove(&self.key);
+    }
+}
+
 impl Engine {
     /// Attaches a workspace for write.
     ///
@@ -121,6 +139,7 @@ impl Engine {
     /// store does not answer; `Corrupt` where what it holds cannot be read.
     pub async fn attach(&self, request: AttachRequest) -> Result<(Workspace, AttachReport)> {
         let key = (request.store.clone(), request.name.clone());
+        let _alone = Attaching::begin(self, &key)?;
         if let Some(back) = self.take_back(&key, &request)? {
             return Ok(back);
         }

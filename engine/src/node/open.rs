@@ -105,6 +105,7 @@ impl Engine {
                 meta,
                 stores: tokio::sync::Mutex::new(HashMap::new()),
                 workspaces: Mutex::new(BTreeMap::new()),
+                attaching: Mutex::default(),
                 fenced: Mutex::default(),
                 tails: Mutex::new(tails),
                 releasing: AtomicBool::new(false),

@@ -4,6 +4,7 @@ use futures::FutureExt;
 
 use crate::kit::{World, eventually, noise, put, read, request};
 use hiloop_engine::catalog::LostWindow;
+use hiloop_engine::node::AttachRequest;
 use hiloop_engine::workspace::Standing;
 use hiloop_types::ErrorKind;
 
@@ -64,6 +65,20 @@ fn fenced_tail_becomes_a_fork() {
     assert_eq!(read(&fork, "theirs"), None);
     assert_eq!(read(&w2, "tail"), None);
     assert_eq!(world.runtime.block_on(first.recover(crate::kit::URL)).unwrap().len(), 0, "nothing is recovered twice");
+}
+
+/// Found by the simulator: the second opening took the head over from the first, on its own node.
+#[test]
+fn two_attaches_at_once_do_not_fence_each_other() {
+    let world = World::new();
+    let engine = world.node("n1");
+    let both = || AttachRequest { take_over: true, ..request("ws") };
+    let (a, b) = world.runtime.block_on(async { tokio::join!(engine.attach(both()), engine.attach(both())) });
+    let refused = [a.as_ref().err(), b.as_ref().err()].into_iter().flatten().map(|e| e.kind()).collect::<Vec<_>>();
+    assert_eq!(refused, [ErrorKind::Conflict], "one is attached, one is told");
+    let (w, _) = a.or(b).unwrap();
+    put(&w, "a", b"1");
+    world.flush(&w);
 }
 
 #[test]

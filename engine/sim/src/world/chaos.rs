@@ -95,7 +95,7 @@ async fn strike(world: &Arc<World>, blow: Blow) {
                 lost: odds(60),
                 silent: odds(15),
                 misled: odds(60),
-                flipped: odds(100),
+                flipped: odds(400),
                 slow: odds(200),
             });
         }

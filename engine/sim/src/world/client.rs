@@ -372,7 +372,7 @@ impl Client {
     /// Attaches a workspace, holds what is found against what is known, and mounts it.
     pub(super) async fn attach(&self, called: &str, take_over: bool) -> Result<()> {
         let durability = if self.below(6) == 0 { Durability::Replicated } else { Durability::Local };
-        let backlog_limit = (self.below(4) == 0).then_some(400_000);
+        let backlog_limit = (self.below(4) == 0).then_some(60_000);
         let request = AttachRequest { take_over, durability, backlog_limit, owner: (0, 0), ..AttachRequest::new(URL, name(called))? };
         let (w, report) = self.running.engine.attach(request).await?;
         let session = report.session.0;

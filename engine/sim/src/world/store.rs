@@ -112,7 +112,7 @@ impl SimStore {
         let mut since = self.since_flip.lock();
         *since += 1;
         // Never twice where a reader would look at one thing again.
-        let flips = *since > 60 && self.exec.chance(self.weather.lock().flipped);
+        let flips = *since > 12 && self.exec.chance(self.weather.lock().flipped);
         if flips {
             *since = 0;
             self.report.count("flipped body");
