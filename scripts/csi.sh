@@ -43,7 +43,8 @@ TOML
     # Its own summary.
     grep -E '^Ran |^(SUCCESS|FAIL)!' sanity.log | tee "$RIG/summary"
     run=$(sed -n 's/^Ran \([0-9]*\) of .*/\1/p' sanity.log)
-    [ "$run" -ge 40 ] || fail "only $run specs were run"
+    # As many as the suite has for what the driver advertises.
+    [ "$run" -ge 33 ] || fail "only $run specs were run"
     # What is skipped is what is not advertised.
     skipped=$(xq_skips junit.xml)
     figure "$(sed -n 's/^\(Ran .*\) in .*/\1/p' sanity.log), 0 failed, $skipped reasons to skip"
