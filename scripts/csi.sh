@@ -43,22 +43,24 @@ TOML
     # Its own summary.
     grep -E '^Ran |^(SUCCESS|FAIL)!' sanity.log | tee "$RIG/summary"
     run=$(sed -n 's/^Ran \([0-9]*\) of .*/\1/p' sanity.log)
-    [ "$run" -ge 40 ] || fail "only $run specs were run"
+    # As many as the suite has for what the driver advertises.
+    [ "$run" -ge 33 ] || fail "only $run specs were run"
     # What is skipped is what is not advertised.
-    skipped=$(xq_skips junit.xml)
-    figure "$(sed -n 's/^\(Ran .*\) in .*/\1/p' sanity.log), 0 failed, $skipped reasons to skip"
+    skipped=$(skips junit.xml)
+    figure "$(sed -n 's/^\(Ran .*\) in .*/\1/p' sanity.log), 0 failed, $skipped skipped for what is not advertised"
     [ -z "$(awk -v d="$DIR/kubelet" 'index($5, d) == 1' /proc/self/mountinfo)" ] || fail "mounts are left"
     [ -z "$(find kubelet/pods -mindepth 1 -print -quit)" ] || fail "directories are left: $(find kubelet/pods -mindepth 1)"
     sw ctl --socket "$DIR/run/control.sock" --json list | jq -e '.mounts == [] and .draining == []' >/dev/null || fail "the daemon has mounts left"
     fsck_clean
 }
 
-# xq_skips JUNIT: prints why specs were skipped, and how many reasons there are; any that is no missing capability fails.
-xq_skips() {
+# skips JUNIT: how many specs were skipped for a capability that is not advertised; any other reason fails. One spec is pending upstream.
+skips() {
     local reasons
-    reasons=$(grep -oE '<skipped message="[^"]*"' "$1" | sed 's/.*message="//; s/"$//; s/^skipped - //' | sort | uniq -c)
-    printf '%s\n' "$reasons" >&2
-    ! grep -vE 'not supported|does not have|Skip|supported' <<<"$reasons" | grep -q '[a-z]' || fail "a spec was skipped for another reason"
+    reasons=$(grep -oE '<skipped message="[^"]*"' "$1" | sed 's/.*message="//; s/"$//' | grep -vx pending)
+    if grep -vE '^skipped - .* not supported$' <<<"$reasons" >&2; then
+        fail "these specs were skipped for another reason than a capability that is not advertised"
+    fi
     wc -l <<<"$reasons"
 }
 
@@ -72,8 +74,7 @@ command -v csi-sanity >/dev/null || die "csi-sanity is missing: ./dev setup"
 [ -x "$CSI" ] || die "$CSI is missing: ./dev build"
 rig_start csi
 STORE=""
-rc=0
-run_checks "$@" || rc=1
 # In its own words, as the last thing said.
-[ ! -s "$RIG/summary" ] || { echo "csi-sanity:"; sed 's/^/  /' "$RIG/summary"; }
-exit "$rc"
+trap '[ ! -s "$RIG/summary" ] || { echo "csi-sanity:"; sed "s/^/  /" "$RIG/summary"; }; rig_stop' EXIT
+# Not in a condition: that would switch off errexit in every check.
+run_checks "$@"

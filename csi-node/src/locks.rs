@@ -74,11 +74,10 @@ impl Locks {
                 let changed = self.0.changed.notified();
                 let mut changed = std::pin::pin!(changed);
                 changed.as_mut().enable();
-                match self.0.held.lock().get(volume) {
-                    // The publish may have gone already.
-                    Some(Held { cancel: Some(cancel), .. }) => drop(cancel.send(true)),
-                    _ => return self.take(volume, "NodeUnpublishVolume"),
-                }
+                let publish = self.0.held.lock().get(volume).and_then(|h| h.cancel.clone());
+                let Some(cancel) = publish else { return self.take(volume, "NodeUnpublishVolume") };
+                // The publish may have gone already.
+                let _ = cancel.send(true);
                 changed.await;
             }
         };

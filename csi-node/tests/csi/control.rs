@@ -19,7 +19,6 @@ async fn a_snapshot_is_local_at_once_and_replicated_later() {
     let id = node.create("box").await.unwrap().volume_id;
     node.publish(&id, "pod").await.unwrap();
     let control = node.control();
-    rig.store_away();
     fs::write(node.target("pod").join("f"), "x").unwrap();
     let cut = SnapshotRequest { request_key: "one".into(), workspace: id.clone(), name: "s1".into(), wait: false };
     let local = control.snapshot(cut.clone(), PATIENCE).await.unwrap();
@@ -27,7 +26,6 @@ async fn a_snapshot_is_local_at_once_and_replicated_later() {
     assert_eq!(control.snapshot(cut, PATIENCE).await.unwrap(), local, "the same key is the same snapshot");
     let other = SnapshotRequest { request_key: "one".into(), workspace: id.clone(), name: "s2".into(), wait: false };
     assert_eq!(control.snapshot(other, PATIENCE).await.unwrap_err().kind(), ErrorKind::Invalid, "the same key for something else");
-    rig.store_back();
     let ask = SnapshotStatusRequest { name: "s1".into() };
     until("the snapshot is replicated", async || {
         let state = control.snapshot_status(ask.clone(), PATIENCE).await.unwrap();

@@ -105,7 +105,7 @@ mod tests {
     fn the_derivation_is_pinned() {
         let of = |ns: &str, n: &str| Claim::new(ns, n).unwrap().workspace().unwrap().to_string();
         assert_eq!(base32(b"\0\x44\x32\x14\xc7\x42\x54\xb6\x35\xcf"), "abcdefghijklmnop");
-        assert_eq!(of("hiloop-sandboxes", "durable-demo"), "w1.PIN");
+        assert_eq!(of("hiloop-sandboxes", "durable-demo"), "w1.bymi43ekubaxjwshuczmc4cqfdayfvdp");
         assert_ne!(of("a", "bc"), of("ab", "c"), "the parts do not run together");
         let long = of(&"n".repeat(63), &"c".repeat(253));
         assert!(long.len() == 35 && Claim::is_workspace(&long));

@@ -87,9 +87,9 @@ async fn replace(socket: &Path) -> Result<()> {
         // Only whoever answers is alive.
         Ok(_) => match UnixStream::connect(socket).await {
             Ok(_) => {
-                return Err(Error::conflict("another daemon listens on the control socket")
+                return Err(Error::conflict("another process listens on the socket")
                     .at(socket.display())
-                    .hint("one daemon per node: stop the other one, or give this one another socket"));
+                    .hint("one per node: stop the other one, or give this one another socket"));
             }
             Err(_) => fs::remove_file(socket).at(socket.display())?,
         },
