@@ -124,7 +124,6 @@ impl World {
         for i in 0..self.plan.nodes {
             self.start(i);
         }
-        self.store.set_weather(store::Weather { slow: self.plan.slow, ..store::Weather::default() });
         let clients: Vec<_> = (0..self.plan.clients).map(|_| self.env.spawn(client::live(self.clone()))).collect();
         let chaos = self.env.spawn(chaos::live(self.clone()));
         for c in clients {

@@ -11,7 +11,7 @@ use hiloop_types::{Error, Ino, Name, NameKind, Nonce, ROOT_INO, Result, ResultEx
 use parking_lot::{Mutex, RwLock};
 use serde::Serialize;
 
-use super::tail::Folded;
+use super::tail::{Folded, StreamState, Tail};
 use super::{Attached, Engine, OpenStore};
 use crate::catalog::{CutOff, FORMAT, Found, Head, LineageEvent, LineageKind, LostWindow, PUBLIC_DOMAIN};
 use crate::context::StoreContext;
@@ -425,6 +425,8 @@ impl Engine {
             }
             Err(_) => {
                 self.journal_closing(session)?;
+                self.0.tails.lock().remove(&session);
+                self.forget_stream(session)?;
                 Ok(None)
             }
         }
@@ -433,6 +435,9 @@ impl Engine {
     /// Journals and flushes an opening before its swap is sent (`protocols.md` 3.2).
     pub(super) async fn journal_opening(&self, stream: &StreamDoc) -> Result<()> {
         let body = serde_json::to_vec(stream).map_err(|e| Error::internal(format!("cannot encode a stream: {e}")))?;
+        // Known from before its record on: a trim of the journal between here and the end of the attach must leave it in the index, or a
+        // restart would not know whose the later records are.
+        self.0.tails.lock().insert(stream.session, Tail::new(StreamState::opened(stream.clone())));
         let journal = &self.0.node.journal;
         let seqno = journal.append(hiloop_journal::Class::Reserve, stream.session.0, OPEN, &[&body], &[])?;
         flushed(journal, seqno).await

@@ -159,6 +159,7 @@ impl Engine {
         let workspace = self.build(store, &request, head.clone(), &opening, None).await?;
         let key = (store_url.to_owned(), head.name.clone());
         self.0.workspaces.lock().insert(key.clone(), Attached { workspace: workspace.clone(), draining: false });
+        self.0.tails.lock().remove(&session);
         self.0.env.spawn(replicate(workspace.0.clone()));
         workspace.flush().await?;
         workspace.0.stop_writing(crate::workspace::Standing::Closed);

@@ -1,8 +1,12 @@
 //! What survives what (`protocols.md` 1).
 
-use crate::kit::{World, name, noise, put, read};
+use crate::kit::{World, eventually, name, noise, put, read, request};
 use hiloop_engine::catalog::{Catalog, Head};
+use hiloop_engine::node::EngineOptions;
 use hiloop_env::Env;
+use hiloop_journal::JournalOptions;
+use hiloop_store::faults::{Fault, Faults, Rule};
+use hiloop_store::{Call, Store};
 
 #[test]
 fn killed_keeps_accepted() {
@@ -104,4 +108,34 @@ fn a_clean_detach_loses_nothing_and_says_so() {
     let (w2, report) = world.runtime.block_on(other.attach(crate::kit::request("ws"))).unwrap();
     assert_eq!(report.lost_window, hiloop_engine::catalog::LostWindow::None);
     assert_eq!(read(&w2, "f").unwrap(), noise(1, 100_000));
+}
+
+/// Found by the simulator: a trim of the journal while a workspace was being opened took the record of the opening with it, and a restart
+/// dropped all that was written since, synced or not.
+#[test]
+fn an_opening_outlives_a_trim_of_the_journal_beside_it() {
+    let faults = Faults::default();
+    let world = World::over(Store::memory(Env::real()).wrapped(|b| faults.wrap(b)));
+    let journal = JournalOptions { segment_size: 64 << 10, ..JournalOptions::default() };
+    let engine = world.open("n1", EngineOptions { journal, ..world.options("n1") });
+    let busy = world.attach(&engine, "busy");
+    let stalled = faults.inject(Rule::on(Fault::Stall).call(Call::Put).key("lineage/ws"));
+    let inner = engine.clone();
+    let attaching = world.runtime.spawn(async move { inner.attach(request("ws")).await });
+    world.runtime.block_on(stalled.reached(1));
+    for i in 0..60 {
+        put(&busy, "f", &noise(i, 4000));
+    }
+    world.flush(&busy);
+    eventually("the journal is trimmed", || engine.status().journal.segments == 1);
+    stalled.release();
+    let (w, _) = world.runtime.block_on(attaching).unwrap().unwrap();
+    put(&w, "kept", b"1");
+    world.runtime.block_on(engine.sync()).unwrap();
+    let epoch = w.epoch();
+    drop((w, busy));
+    let engine = world.kill(engine, "n1", "n1-again");
+    let w = world.attach(&engine, "ws");
+    assert_eq!(w.epoch(), epoch, "a restarted daemon keeps its session");
+    assert_eq!(read(&w, "kept").unwrap(), b"1");
 }

@@ -19,8 +19,6 @@ pub struct Plan {
     pub blows: Vec<(Blow, u64)>,
     /// Milliseconds between two blows, at most.
     pub calm: u64,
-    /// Requests of a thousand that take seconds, until the weather changes.
-    pub slow: u64,
     /// The guard that is void.
     pub lie: Option<Lie>,
 }
@@ -127,7 +125,6 @@ impl Plan {
             acts,
             blows,
             calm: 300 + roll(3000),
-            slow: 0,
             lie: None,
         }
     }
@@ -167,7 +164,7 @@ impl Plan {
         plan.blows = blows.to_vec();
         plan.steps = 40;
         if lie == Lie::SecondReadFromMemory {
-            (plan.clients, plan.slow) = (5, 150);
+            plan.clients = 5;
         }
         plan.calm = 1500;
         plan

@@ -4,9 +4,11 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
+use proptest::test_runner::{RngAlgorithm, TestError, TestRng, TestRunner};
 
 use super::client::Client;
 use super::plan::{Act, Blow, Plan};
+use super::planted::Lie;
 use super::tree::{DIRS, Op, PATHS};
 use super::{World, closing};
 
@@ -108,9 +110,8 @@ async fn take(world: &Arc<World>, step: Step) -> hiloop_types::Result<()> {
     work.await.unwrap_or_else(|died| Err(hiloop_types::Error::internal(died.to_string())))
 }
 
-fn live(steps: Vec<Step>) -> Result<(), String> {
-    let plan =
-        Plan { nodes: 1, clients: 0, steps: 0, acts: vec![(Act::Read, 1)], blows: vec![(Blow::Kill, 1)], calm: 1, slow: 0, lie: None };
+fn live(steps: Vec<Step>, lie: Option<Lie>) -> Result<(), String> {
+    let plan = Plan { nodes: 1, clients: 0, steps: 0, acts: vec![(Act::Read, 1)], blows: vec![(Blow::Kill, 1)], calm: 1, lie };
     let world = World::new(7, plan, false);
     world.start(0);
     let inner = world.clone();
@@ -135,10 +136,24 @@ fn live(steps: Vec<Step>) -> Result<(), String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 150, max_shrink_iters: 2000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 400, max_shrink_iters: 2000, ..ProptestConfig::default() })]
 
     #[test]
     fn the_engine_is_the_model(steps in proptest::collection::vec(step(), 1..60)) {
-        prop_assert_eq!(live(steps), Ok(()));
+        prop_assert_eq!(live(steps, None), Ok(()));
     }
+}
+
+/// A comparison that never differs proves nothing.
+#[test]
+fn a_lying_disk_is_told_from_the_model() {
+    let mut runner = TestRunner::new_with_rng(
+        ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() },
+        TestRng::deterministic_rng(RngAlgorithm::ChaCha),
+    );
+    let steps = proptest::collection::vec(step(), 1..60);
+    let found = runner.run(&steps, |steps| live(steps, Some(Lie::StagingInPlace)).map_err(TestCaseError::fail));
+    let Err(TestError::Fail(_, steps)) = found else { panic!("staging is overwritten in place, and nothing differs: {found:?}") };
+    // Two staged writes and whatever shows it.
+    assert!(steps.len() <= 6, "shrunk to {steps:?}");
 }

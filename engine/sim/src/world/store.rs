@@ -260,6 +260,10 @@ impl Backend for Way {
             (Some(Lie::EpochIgnored), Condition::Version(_)) if key.starts_with("heads/") => Condition::Always,
             (_, condition) => condition,
         };
+        if self.lie == Some(Lie::SecondReadFromMemory) && key.starts_with("intents/") {
+            // Somebody who does not look again may as well have dozed off.
+            self.store.env.sleep(Duration::from_millis(self.store.exec.below(15_000))).await;
+        }
         let fate = self.fate(key, conditional);
         let misled = matches!(fate, Fate::Misled { .. });
         let (store, at) = (self.store.clone(), key.to_owned());

@@ -30,7 +30,7 @@ fn swept_without_the_sequence_rule() {
 }
 #[test]
 fn forked_without_reading_again() {
-    noticed(Lie::SecondReadFromMemory, "");
+    noticed(Lie::SecondReadFromMemory, "is gone");
 }
 #[test]
 fn epoch_ignored() {
@@ -38,21 +38,21 @@ fn epoch_ignored() {
 }
 #[test]
 fn served_unverified() {
-    noticed(Lie::Unverified, "");
+    noticed(Lie::Unverified, "reads");
 }
 #[test]
 fn directory_not_flushed() {
-    noticed(Lie::NoDirectoryFlush, "");
+    noticed(Lie::NoDirectoryFlush, "the journal of");
 }
 #[test]
 fn staging_overwritten_in_place() {
-    noticed(Lie::StagingInPlace, "");
+    noticed(Lie::StagingInPlace, "not what was written");
 }
 #[test]
 fn index_forgets_what_it_flushed() {
-    noticed(Lie::IndexForgets, "");
+    noticed(Lie::IndexForgets, "was not taken up again");
 }
 #[test]
 fn listings_end_early() {
-    noticed(Lie::ListingsEndEarly, "");
+    noticed(Lie::ListingsEndEarly, "is gone");
 }
