@@ -70,7 +70,8 @@ struct Counts {
 pub struct Hydration {
     /// Reads.
     pub requests: u64,
-    /// How many of them waited for each other: a read belongs to the round behind the last one that had ended when it began.
+    /// How many of them waited for each other: a read belongs to the round behind the last one that had ended when it was decided on.
+    /// Reads that one miss names share a round, also where a fast store answers one before a thread comes to the next.
     pub rounds: u64,
     /// Bytes.
     pub bytes: u64,
@@ -327,10 +328,14 @@ impl Hydrator {
         }
     }
 
-    async fn range(&self, pack: &PackId, offset: u64, len: u64) -> Result<Option<Bytes>> {
+    /// The round of a read that is decided on now.
+    fn next_round(&self) -> u64 {
+        self.0.memory.counts.rounds.load(Relaxed) + 1
+    }
+
+    async fn range(&self, round: u64, pack: &PackId, offset: u64, len: u64) -> Result<Option<Bytes>> {
         let _slot = self.0.slots.acquire().await.map_err(|_| Error::closed("the daemon is shutting down"))?;
         let counts = &self.0.memory.counts;
-        let round = counts.rounds.load(Relaxed) + 1;
         let answer = self.0.store.get_range(&pack.key(), offset, len).await;
         counts.requests.fetch_add(1, Relaxed);
         counts.rounds.fetch_max(round, Relaxed);
@@ -340,7 +345,7 @@ impl Hydrator {
 
     /// Stored bytes of a frame: at the hinted place, else where the pack's directory or a forward says.
     async fn frame_bytes(&self, id: &[u8; 32], at: &FrameLoc, check: impl Fn(&Bytes) -> Result<()>) -> Result<Bytes> {
-        let hinted = match self.range(&at.pack, at.offset.into(), at.stored_len.into()).await {
+        let hinted = match self.range(self.next_round(), &at.pack, at.offset.into(), at.stored_len.into()).await {
             Ok(Some(b)) => match check(&b) {
                 Ok(()) => return Ok(b),
                 Err(e) => e.at(at.pack),
@@ -361,7 +366,7 @@ impl Hydrator {
             }
             let Some(directory) = read_directory(&self.0.store, &pack).await? else { continue };
             let Some(entry) = directory.lookup(id) else { continue };
-            if let Some(b) = self.range(&pack, entry.loc.offset.into(), entry.loc.stored_len.into()).await?
+            if let Some(b) = self.range(self.next_round(), &pack, entry.loc.offset.into(), entry.loc.stored_len.into()).await?
                 && check(&b).is_ok()
             {
                 return Ok(b);

@@ -124,16 +124,16 @@ impl Hydrator {
                 }
             }
         }
-        let (hydrator, keys) = (self.clone(), keys.cloned());
+        let (hydrator, keys, round) = (self.clone(), keys.cloned(), self.next_round());
         async move {
-            futures::future::join_all(runs.into_iter().map(|run| hydrator.run(keys.as_ref(), run))).await;
+            futures::future::join_all(runs.into_iter().map(|run| hydrator.run(round, keys.as_ref(), run))).await;
         }
     }
 
-    async fn run<T: Lies>(&self, keys: Option<&DomainKeys>, run: Run<T>) {
+    async fn run<T: Lies>(&self, round: u64, keys: Option<&DomainKeys>, run: Run<T>) {
         let (Some((first, _)), Some((last, _))) = (run.frames.first(), run.frames.last()) else { return };
         let (pack, start) = (first.at().pack, u64::from(first.at().offset));
-        let body = self.range(&pack, start, end(last.at()) - start).await;
+        let body = self.range(round, &pack, start, end(last.at()) - start).await;
         for (w, leader) in run.frames {
             let got = match &body {
                 Ok(Some(b)) => {
