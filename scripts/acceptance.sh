@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The promises of the product, each played out with real processes: node lost, daemon killed, store stopped, writer fenced, thousand forks.
-# Usage: acceptance.sh [--list] [--store file|s3] [CHECK…]
+# Usage: acceptance.sh [--list] [--store file|s3|faulty] [CHECK…]; `faulty` is s3 through a proxy that breaks requests.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/rig.sh"
 
@@ -321,6 +321,9 @@ check_thousand_forks() {
     [ "$(sw list --json --store "$STORE" workspaces | jq -rs 'map(.name // .workspace) | sort | join(" ")')" = "child-1000 parent" ] || fail "other workspaces are left"
 }
 
-[ "$KIND" = file ] || CHECKS+=("${SERVER_CHECKS[@]}")
+case $KIND in
+    s3) CHECKS+=("${SERVER_CHECKS[@]}") ;;
+    faulty) after_check() { bad_day_happened; } ;;
+esac
 rig_start acceptance
 run_checks "$@"

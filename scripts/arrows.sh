@@ -17,13 +17,17 @@ declare -A MAY=(
     [hiloop-rocks]="types"
     [hiloop-engine]="cache env journal manifest source store types"
     [hiloop-sim]="cache engine env journal manifest source store types"
-    [hiloop-fusefs]="cache engine env journal manifest rocks source store transport types"
+    [hiloop-control]="types"
+    [hiloop-csi]="control types"
+    [hiloop-fusefs]="cache control engine env journal manifest rocks source store transport types"
     [hiloop-powercut]="env"
     [hiloop-transport]="env"
+    [hiloop-proxy]="env"
+    [hiloop-fuzz]="cache engine journal manifest source store types"
     [hiloop-benches]="cache engine env fusefs journal manifest rocks sim source store types"
 )
 # Third-party crates that only these of ours may name directly.
-declare -A OWNER=([fuser]="hiloop-fusefs hiloop-powercut" [rocksdb]="hiloop-rocks" [object_store]="hiloop-store")
+declare -A OWNER=([fuser]="hiloop-fusefs hiloop-powercut hiloop-benches" [rocksdb]="hiloop-rocks" [object_store]="hiloop-store")
 # What no engine crate may reach, directly or not: web, SQL, Kubernetes, gRPC, FUSE and command-line crates.
 FORBIDDEN='axum|actix-web|warp|rocket|tonic|prost|sqlx|diesel|rusqlite|tokio-postgres|kube|k8s-openapi|fuser|fuse3|polyfuse|clap|indicatif'
 ENGINE=(hiloop-types hiloop-env hiloop-journal hiloop-cache hiloop-store hiloop-manifest hiloop-source hiloop-engine)
@@ -51,6 +55,14 @@ for crate in "${ENGINE[@]}"; do
     checks=$((checks + 1))
     reached=$(cargo tree -p "$crate" -e normal --prefix none --format '{p}' | awk '{print $1}' | sort -u)
     bad=$(grep -xE "$FORBIDDEN" <<<"$reached" || true)
+    [ -z "$bad" ] || wrong "$crate reaches $(tr '\n' ' ' <<<"$bad")"
+done
+
+# Programs that only ask the daemon carry none of it.
+for crate in hiloop-control hiloop-csi; do
+    checks=$((checks + 1))
+    reached=$(cargo tree -p "$crate" -e normal --prefix none --format '{p}' | awk '{print $1}' | sort -u)
+    bad=$(grep -xE 'hiloop-(engine|store|cache|journal|manifest|rocks|fusefs)|rocksdb|object_store|fuser' <<<"$reached" || true)
     [ -z "$bad" ] || wrong "$crate reaches $(tr '\n' ' ' <<<"$bad")"
 done
 

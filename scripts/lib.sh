@@ -8,6 +8,7 @@ export CARGO_TARGET_DIR="$CACHE/target"
 # The one build profile of the workspace is `dev` (optimised, see Cargo.toml), so that RocksDB is compiled once.
 HILOOP_BIN="$CARGO_TARGET_DIR/debug"
 export HILOOP_VERSITYGW="$CACHE/bin/versitygw"
+HILOOP_S3MOCK="$CACHE/bin/s3mock.jar"
 export PATH="$CACHE/bin:$PATH"
 [ -x "$(command -v go || true)" ] || [ ! -x /usr/local/go/bin/go ] || PATH="$PATH:/usr/local/go/bin"
 # Scratch data must lie on a real disk: /tmp may be memory.

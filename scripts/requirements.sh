@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks docs/requirements.md: each test that it names must exist and, when the logs of a test run are given, must have passed in it.
+# Checks docs/requirements.md and docs/proof.md: each test that they name must exist and, when the logs of a test run are given, must have passed in it.
 # Usage: requirements.sh [LOG…]; without logs the names are asked from the test programs.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
@@ -11,9 +11,9 @@ names() {
     awk '
         /^ *Running .*\(.*-[0-9a-f]+\)$/ { n = $NF; gsub(/[()]/, "", n); sub(/.*\//, "", n); sub(/-[0-9a-f]+$/, "", n); crate = n "::" }
         /^ *Doc-tests / { crate = "" }
-        /^test (suites|acceptance)::[^ ]+ \.\.\. ok/ { print $2; next }
+        /^test (suites|acceptance|faults|csi)::[^ ]+ \.\.\. ok/ { print $2; next }
         /^test .+ \.\.\. ok$/ { if (crate != "") print crate $2 }
-        /^[^ ]+: test$/ { sub(/: test$/, ""); print ($0 ~ /^(suites|acceptance)::/ ? "" : crate) $0 }' "$@" | sort -u
+        /^[^ ]+: test$/ { sub(/: test$/, ""); print ($0 ~ /^(suites|acceptance|faults|csi)::/ ? "" : crate) $0 }' "$@" | sort -u
 }
 
 list=$(mktemp)
@@ -26,13 +26,15 @@ else
     cargo test --workspace --lib --bins --tests -- --list >"$list.all" 2>&1 || { tail -n 30 "$list.all"; die "the tests do not build"; }
     scripts/suites.sh --list >>"$list.all"
     scripts/acceptance.sh --list >>"$list.all"
+    scripts/csi.sh --list >>"$list.all"
+    scripts/faults.sh --list >>"$list.all"
     names "$list.all" >"$list"
 fi
 
 rows=0 proven=0 open=() failures=0
 while IFS='|' read -r _ number _ tests _; do
     number=${number//[[:space:]]/}
-    [[ $number =~ ^[AB][0-9]+$ ]] || continue
+    [[ $number =~ ^[ABCD][0-9]+$ ]] || continue
     rows=$((rows + 1))
     named=$(grep -oE '`[a-z0-9_]+::[^`]+`' <<<"$tests" | tr -d '`' || true)
     if [ -z "$named" ]; then
@@ -45,7 +47,14 @@ while IFS='|' read -r _ number _ tests _; do
     done <<<"$named"
 done <docs/requirements.md
 
-want=($(seq -f 'A%g' 1 26) A30 $(seq -f 'B%g' 33 37) B42 B43)
+# The rows of docs/proof.md may name several tests, or none: a name that stands there must hold.
+rows_of_proof=0
+while read -r t; do
+    rows_of_proof=$((rows_of_proof + 1))
+    grep -qxF "$t" "$list" || { printf 'docs/proof.md names `%s`, which %s\n' "$t" "$verdict"; failures=$((failures + 1)); }
+done < <(grep '^|' docs/proof.md | grep -oE '`[a-z0-9_]+::[^`]+`' | tr -d '`' | grep -v '::$' | sort -u)
+
+want=($(seq -f 'A%g' 1 26) A30 $(seq -f 'B%g' 33 37) B42 B43 C46 C49 C51 C52 C55 C58 C61 $(seq -f 'D%g' 62 65))
 [ "$rows" -eq ${#want[@]} ] || { echo "docs/requirements.md has $rows rows, not ${#want[@]}"; failures=$((failures + 1)); }
-echo "$proven of $rows requirements name tests that $([ $# -gt 0 ] && echo passed || echo exist); open: ${open[*]:-none}"
+echo "$proven of $rows requirements name tests that $([ $# -gt 0 ] && echo passed || echo exist); open: ${open[*]:-none}; docs/proof.md names $rows_of_proof tests"
 [ "$failures" -eq 0 ]

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Sourced by suites.sh and acceptance.sh: scratch directory, services with recorded pids, mounts, and named checks.
+# Sourced by suites.sh, acceptance.sh and faults.sh: scratch directory, services with recorded pids, mounts, and named checks.
 #
 # A check is a function `check_NAME`. It runs in a subshell that stops at its first failing command, prints one line in the words of
 # cargo's test runner, and shows its output where it failed. `figure TEXT` adds to that line what was measured.
@@ -26,20 +26,27 @@ rig_start() {
 }
 
 rig_stop() {
-    local pid target
     rig_unmount_all
-    while read -r pid target; do
-        # Only what is still the program that was recorded: numbers are used again.
-        runs "$pid" "$target" || continue
-        kill -CONT "$pid" 2>/dev/null || true
-        kill -KILL "$pid" 2>/dev/null || true
-    done <"$RIG/pids"
+    end_recorded
     rig_unmount_all
     if [ "$FAILED" -gt 0 ] && [ -n "${HILOOP_KEEP:-}" ]; then
         say "kept $RIG"
     else
         rm -rf --one-file-system "$RIG"
     fi
+}
+
+# Ends every process that was recorded, and forgets them.
+end_recorded() {
+    local pid target
+    while read -r pid target; do
+        # Only what is still the program that was recorded: numbers are used again.
+        runs "$pid" "$target" || continue
+        kill -CONT "$pid" 2>/dev/null || true
+        kill -KILL "$pid" 2>/dev/null || true
+        await "the end of process $pid" gone "$pid" || true
+    done <"$RIG/pids"
+    : >"$RIG/pids"
 }
 
 rig_unmount_all() {
@@ -57,7 +64,7 @@ fail() {
     exit 1
 }
 
-# run_checks NAME…: runs these checks, or all of $CHECKS.
+# run_checks NAME…: runs these checks, or all of $CHECKS; each is followed by `after_check`, where there is one.
 run_checks() {
     local name rc log start
     [ $# -gt 0 ] || set -- "${CHECKS[@]}"
@@ -75,6 +82,7 @@ run_checks() {
             trap 'printf "stopped at %s:%s: %s\n" "${BASH_SOURCE[0]##*/}" "$LINENO" "$BASH_COMMAND" >&2' ERR
             cd "$DIR"
             "check_$name"
+            [ "$(type -t after_check)" != function ] || after_check
         ) >"$log" 2>&1
         rc=$?
         set -e
@@ -103,15 +111,8 @@ daemon_logs() {
 
 # Unmounts what a check left and stops its daemons, so that one check never disturbs the next.
 release_check() {
-    local pid target
     rig_unmount_all
-    while read -r pid target; do
-        runs "$pid" "$target" || continue
-        kill -CONT "$pid" 2>/dev/null || true
-        kill -KILL "$pid" 2>/dev/null || true
-        await "the end of process $pid" gone "$pid" || true
-    done <"$RIG/pids"
-    : >"$RIG/pids"
+    end_recorded
     [ "$FAILED" -gt 0 ] && [ -n "${HILOOP_KEEP:-}" ] || rm -rf --one-file-system "$DIR"
 }
 
@@ -231,7 +232,7 @@ free_port() {
     local port
     while :; do
         port=$((20000 + RANDOM % 20000))
-        (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null || break
+        answers "$port" || break
     done
     echo "$port"
 }
@@ -250,10 +251,56 @@ s3_start() {
 }
 s3_url() { printf 's3://bucket?prefix=%s&endpoint=http://127.0.0.1:%s&use_path_style=true&disable_https=true' "$1" "${2:-$S3_PORT}"; }
 
-# use_store file|s3: sets STORE for the check at hand.
+# --- the proxy that breaks requests on purpose ---
+
+# proxy_start: between the program and the S3 server; sets PROXY_PORT and PROXY_CONTROL.
+proxy_start() {
+    local pid at
+    # The seed stands in the log; another one is another order of faults.
+    "$HILOOP_BIN/store-proxy" --upstream "127.0.0.1:$S3_PORT" --seed "${HILOOP_FAULT_SEED:-1}" >"$DIR/proxy" 2>"$DIR/proxy.log" &
+    pid=$!
+    printf '%s %s\n' "$pid" "--upstream 127.0.0.1:$S3_PORT" >>"$RIG/pids"
+    await "the proxy" test -s "$DIR/proxy"
+    at=$(jq -r .listen "$DIR/proxy")
+    PROXY_PORT=${at##*:}
+    PROXY_CONTROL="http://$(jq -r .control "$DIR/proxy")/control"
+}
+# plan JSON: replaces what the proxy does; the empty plan is `{}`.
+plan() { curl -fsS -X PUT --data-binary "$1" "$PROXY_CONTROL" >/dev/null; }
+# proxied FILTER: one value of the proxy's state.
+proxied() { curl -fsS "$PROXY_CONTROL" | jq -er "$1"; }
+happened() { proxied ".counters.faults.$1"; }
+happened_since() { [ "$(happened "$1")" -gt "$2" ]; }
+
+# A store that fails now and then, as a bad day: every kind of fault but those that take long. What it did is proven at the end.
+# The rarest of them, of which only some requests can be a victim, are the likeliest.
+BAD_DAY='{"rules": [
+    {"fault": "slow_down", "probability": 0.08, "retry_after_s": 0},
+    {"fault": "reset_before", "probability": 0.08},
+    {"fault": "reset_applied", "methods": ["PUT"], "probability": 0.2},
+    {"fault": "error_applied", "methods": ["PUT"], "probability": 0.2},
+    {"fault": "cut_body", "probability": 0.15},
+    {"fault": "reset_during", "probability": 0.15},
+    {"fault": "delay", "delay_ms": 100, "probability": 0.1}]}'
+# bad_day_happened: ends a check on a store that fails; the faults must have been there.
+bad_day_happened() {
+    local kind
+    for kind in slow_down reset_before reset_applied error_applied cut_body reset_during delay; do
+        [ "$(happened "$kind")" -gt 0 ] || fail "the proxy did no $kind: the check proved nothing"
+    done
+    figure "$(proxied '[.counters.faults[]] | add') faults in $(proxied '[.counters.methods[].requests] | add') requests"
+}
+
+# use_store file|s3|faulty: sets STORE for the check at hand.
 use_store() {
     case $1 in
         file) STORE="file://$DIR/store" && mkdir -p "$DIR/store" ;;
         s3) s3_start "$DIR/objects" && STORE=$(s3_url test) ;;
+        faulty)
+            s3_start "$DIR/objects"
+            proxy_start
+            STORE=$(s3_url test "$PROXY_PORT")
+            plan "$BAD_DAY"
+            ;;
     esac
 }

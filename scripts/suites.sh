@@ -4,7 +4,7 @@
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/rig.sh"
 
-CHECKS=(defaults pjdfstest fsx fsx_churn untar rsync make git sqlite_wal sqlite_rollback cargo_build npm_ci)
+CHECKS=(defaults pjdfstest fsx fsx_churn untar rsync make git sqlite_wal sqlite_rollback sqlite_writers cargo_build npm_ci)
 DATA="$ROOT/fusefs/tests/suites"
 
 check_defaults() {
@@ -232,6 +232,27 @@ enough_rows() { [ "$(grep -ac '^row' acknowledged)" -ge "$1" ]; }
 check_sqlite_wal() { sqlite_killed wal; }
 check_sqlite_rollback() { sqlite_killed delete; }
 
+# Four writers at once (huggingface/hf-mount#103): each waits for the others' locks and none fails.
+check_sqlite_writers() {
+    local w writers=()
+    empty_workspace sqlite-writers "$DIR/mnt" "$DIR/cache"
+    sqlite3 mnt/db 'PRAGMA journal_mode=wal; CREATE TABLE t(writer INTEGER, n INTEGER);' >/dev/null
+    for w in 1 2 3 4; do
+        {
+            echo '.timeout 300000'
+            for n in $(seq 1 200); do echo "INSERT INTO t VALUES($w, $n);"; done
+        } >"script-$w"
+        sqlite3 -bail mnt/db <"script-$w" >"writer-$w.log" 2>&1 &
+        writers+=($!)
+    done
+    for w in "${writers[@]}"; do
+        wait "$w" || { cat writer-*.log; fail "a writer failed"; }
+    done
+    [ "$(sqlite3 mnt/db 'SELECT count(*), count(DISTINCT writer * 1000 + n) FROM t')" = '800|800' ] || fail "rows are missing"
+    [ "$(sqlite3 mnt/db 'PRAGMA integrity_check')" = ok ] || fail "the database is damaged"
+    figure "4 writers, 800 rows"
+}
+
 check_cargo_build() {
     local i
     empty_workspace cargo "$DIR/mnt" "$DIR/cache"
@@ -250,6 +271,12 @@ check_cargo_build() {
     [ "$(target/debug/small)" = 465 ] || fail "the program prints $(target/debug/small)"
     cargo build --offline --verbose 2>&1 | grep -q 'Fresh small' || fail "cargo builds again although nothing changed"
     cargo test --offline --quiet
+    # Two at once in one target directory (rust-lang/cargo#4629): the second waits for the first one's lock.
+    printf '// changed\n' >>src/main.rs
+    cargo build --offline --quiet &
+    cargo build --offline --quiet
+    wait $!
+    [ "$(target/debug/small)" = 465 ] || fail "two builds at once made another program"
     figure "$(find target -type f | wc -l) files built, fresh when unchanged"
 }
 

@@ -5,7 +5,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 . ./lib.sh
 cd "$ROOT"
 
-ALL=(fmt clippy arrows unit integration docs suites acceptance s3 requirements)
+ALL=(fmt clippy arrows unit integration docs suites acceptance s3 faults csi bench fuzz requirements)
 
 stage_fmt() { cargo fmt --all --check; }
 stage_clippy() { cargo clippy --quiet --workspace --all-targets -- -D warnings; }
@@ -20,14 +20,24 @@ stage_docs() {
 stage_suites() { scripts/suites.sh; }
 stage_acceptance() { scripts/acceptance.sh --store file; }
 stage_s3() { scripts/acceptance.sh --store s3; }
+stage_faults() {
+    local rc=0
+    scripts/acceptance.sh --store faulty lost_node killed_daemon || rc=1
+    scripts/faults.sh || rc=1
+    return "$rc"
+}
+stage_csi() { scripts/csi.sh; }
+# Counts of requests, flushes and puts, never a time.
+stage_bench() { scripts/bench.sh smoke; }
+stage_fuzz() { scripts/fuzz.sh; }
 # Reads the logs of the stages that ran before it, so that a test which is named but did not run is found.
 stage_requirements() {
     local logs=() s
-    for s in unit integration suites acceptance s3; do
+    for s in unit integration suites acceptance s3 faults csi; do
         [[ " ${ran[*]:-} " != *" $s "* ]] || logs+=("$LOGS/$s.log")
     done
     # With only some of the stages run the names are looked up instead.
-    [ ${#logs[@]} -eq 5 ] || logs=()
+    [ ${#logs[@]} -eq 7 ] || logs=()
     scripts/requirements.sh "${logs[@]}"
 }
 
@@ -57,9 +67,11 @@ count() {
 }
 
 start=$SECONDS
-scripts/setup.sh
+needs=()
+[[ " ${stages[*]} " != *" faults "* ]] || needs=(faults)
+scripts/setup.sh "${needs[@]}"
 budget+=("$(printf '%-14s %8s' setup "$(spell $((SECONDS - start)))")")
-if [[ " ${stages[*]} " =~ \ (suites|acceptance|s3)\  ]]; then
+if [[ " ${stages[*]} " =~ \ (suites|acceptance|s3|faults|csi|bench)\  ]]; then
     start=$SECONDS
     build_binaries
     budget+=("$(printf '%-14s %8s' build "$(spell $((SECONDS - start)))")")

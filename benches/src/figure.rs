@@ -1,18 +1,18 @@
 //! Figures, and how they are shown.
 
-use std::io::{self, Write};
-
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// What a figure says about its target.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
     /// Within the target.
     Met,
     /// Beyond it.
     Missed,
+    /// The interval lies on both sides of the target.
+    Undecided,
     /// The measurement says nothing: its reference was missing or scattered too much.
     Void,
     /// There is no target.
@@ -24,10 +24,12 @@ impl Verdict {
     pub fn of(within: bool) -> Self {
         if within { Self::Met } else { Self::Missed }
     }
-    fn word(self) -> &'static str {
+    /// As tables show it: a miss stands out.
+    pub fn word(self) -> &'static str {
         match self {
             Self::Met => "met",
             Self::Missed => "MISSED",
+            Self::Undecided => "undecided",
             Self::Void => "void",
             Self::Info => "-",
         }
@@ -35,8 +37,11 @@ impl Verdict {
 }
 
 /// One line of the table.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Figure {
+    /// Row of the table of targets; 0 of none.
+    #[serde(default)]
+    pub row: u8,
     /// What is measured.
     pub figure: String,
     /// What it should be, for people.
@@ -52,40 +57,14 @@ pub struct Figure {
 impl Figure {
     /// A line of the table.
     pub fn new(figure: impl Into<String>, target: impl Into<String>, measured: impl Into<String>, verdict: Verdict, values: Value) -> Self {
-        Self { figure: figure.into(), target: target.into(), measured: measured.into(), verdict, values }
+        Self { row: 0, figure: figure.into(), target: target.into(), measured: measured.into(), verdict, values }
     }
 }
 
-/// Writes the figures as a table.
-///
-/// # Errors
-/// What `out` says.
-pub fn table(out: &mut impl Write, figures: &[Figure]) -> io::Result<()> {
-    let rows = figures.iter().map(|f| [f.figure.as_str(), &f.target, &f.measured, f.verdict.word()]);
-    let rows: Vec<_> = std::iter::once(["figure", "target", "measured", "verdict"]).chain(rows).collect();
-    let width = |column: usize| rows.iter().map(|r| r[column].chars().count()).max().unwrap_or(0);
-    let (a, b, c) = (width(0), width(1), width(2));
-    for [figure, target, measured, verdict] in rows {
-        writeln!(out, "{figure:a$}  {target:b$}  {measured:c$}  {verdict}")?;
-    }
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn columns_line_up_and_a_miss_stands_out() {
-        let figures = [
-            Figure::new("a", "at most 1", "2", Verdict::Missed, Value::Null),
-            Figure::new("long name", "-", "3", Verdict::of(true), Value::Null),
-        ];
-        let mut out = Vec::new();
-        table(&mut out, &figures).unwrap();
-        let text = String::from_utf8(out).unwrap();
-        let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines[1], "a          at most 1  2         MISSED");
-        assert_eq!(lines[2], "long name  -          3         met");
+impl Figure {
+    /// As part of a row of the table of targets.
+    #[must_use]
+    pub fn row(self, row: u8) -> Self {
+        Self { row, ..self }
     }
 }

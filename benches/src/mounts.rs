@@ -1,5 +1,6 @@
 //! Mounts that go away with their values, also when a step fails.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -30,16 +31,48 @@ pub fn mounted_type(at: &Path) -> Result<Option<String>> {
     Ok(text.lines().filter_map(of).next_back())
 }
 
+/// The mount that a path lies in.
+pub struct MountOf {
+    /// Device number as MAJOR:MINOR.
+    pub device: String,
+    /// File system type.
+    pub kind: String,
+    /// Device or other source.
+    pub source: String,
+}
+
+/// Finds the mount with the longest path that holds `path`; none where `/proc` says nothing.
+pub fn mount_of(path: &Path) -> Option<MountOf> {
+    let text = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let of = |line: &str| {
+        let (mount, fs) = line.split_once(" - ")?;
+        let (mut mount, mut fs) = (mount.split(' ').skip(2), fs.split(' '));
+        let (device, at) = (mount.next()?, mount.nth(1)?);
+        let found = MountOf { device: device.to_owned(), kind: fs.next()?.to_owned(), source: fs.next()?.to_owned() };
+        path.starts_with(at).then_some((at.len(), found))
+    };
+    // Of several on one path the last is the visible one, and `max_by_key` returns the last.
+    text.lines().filter_map(of).max_by_key(|(length, _)| *length).map(|(_, found)| found)
+}
+
+/// Mount points below a directory, in the order in which they were mounted.
+pub fn mounted_below(dir: &Path) -> Vec<PathBuf> {
+    let text = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let points = text.lines().filter_map(|line| line.split(' ').nth(4)).map(PathBuf::from);
+    points.filter(|at| at.starts_with(dir) && at != dir).collect()
+}
+
 /// # Errors
 /// `Internal` where no FUSE file system is mounted on `at`: figures of the directory below would look splendid.
-fn check_fuse(at: &Path) -> Result<()> {
+pub fn check_fuse(at: &Path) -> Result<()> {
     match mounted_type(at)? {
         Some(kind) if kind.starts_with("fuse") => Ok(()),
         other => Err(Error::internal(format!("not a FUSE mount but {other:?}")).at(at.display())),
     }
 }
 
-fn detach(at: &Path) {
+/// Takes a mount away, also one whose server hangs.
+pub fn detach(at: &Path) {
     // Root's way, then everybody's; what is not mounted any more needs neither.
     if umount2(at, MntFlags::MNT_DETACH).is_err() {
         let _ = run(Path::new("fusermount3"), &["-uz".as_ref(), at.as_os_str()], Path::new("/"), &[], None);
@@ -65,10 +98,20 @@ impl Mounted {
     /// # Errors
     /// As the command; `Internal` where nothing is mounted afterwards.
     pub fn fresh(tool: &Tool, workspace: &str) -> Result<Self> {
-        let (at, cache) = (tool.dir.join(format!("{workspace}.mnt")), tool.dir.join(format!("{workspace}.node")));
+        let cache = tool.dir.join(format!("{workspace}.node"));
+        Self::with(tool, workspace, cache, &[])
+    }
+
+    /// Mounts `workspace` below the run's directory with a cache directory that may have a daemon already, and with further flags.
+    ///
+    /// # Errors
+    /// As [`Mounted::fresh`].
+    pub fn with(tool: &Tool, workspace: &str, cache: PathBuf, flags: &[&str]) -> Result<Self> {
+        let at = tool.dir.join(format!("{workspace}.mnt"));
         make_directory(&at)?;
-        let args =
-            ["mount".as_ref(), "--workspace".as_ref(), workspace.as_ref(), "--cache-dir".as_ref(), cache.as_os_str(), at.as_os_str()];
+        let fixed = ["mount", "--workspace", workspace, "--cache-dir"].map(OsStr::new);
+        let last = [cache.as_os_str(), at.as_os_str()];
+        let args: Vec<&OsStr> = fixed.into_iter().chain(last).chain(flags.iter().map(OsStr::new)).collect();
         let answer = tool.json(&args)?;
         let pid = number(&answer, "/pid")? as i32;
         let this = Self { tool: tool.clone(), workspace: workspace.to_owned(), at, cache, pid };
@@ -93,15 +136,29 @@ impl Mounted {
     pub fn flush(&self) -> Result<Value> {
         self.ask("flush")
     }
+    /// Unmounts one of several workspaces of a daemon, which lives on.
+    ///
+    /// # Errors
+    /// As the command; `Internal` where something is mounted afterwards.
+    pub fn leave(mut self) -> Result<()> {
+        self.take_away()?;
+        // Nothing is left to do when this value goes.
+        self.pid = 0;
+        Ok(())
+    }
+    fn take_away(&self) -> Result<()> {
+        self.ask("unmount")?;
+        match mounted_type(&self.at)? {
+            Some(kind) => Err(Error::internal(format!("still mounted ({kind})")).at(self.at.display())),
+            None => Ok(()),
+        }
+    }
     /// Unmounts and waits for the daemon to end.
     ///
     /// # Errors
     /// As the command; `Internal` where something is mounted afterwards or the daemon stays.
     pub fn unmount(self) -> Result<()> {
-        self.ask("unmount")?;
-        if let Some(kind) = mounted_type(&self.at)? {
-            return Err(Error::internal(format!("still mounted ({kind})")).at(self.at.display()));
-        }
+        self.take_away()?;
         end(self.pid).then_some(()).ok_or_else(|| Error::internal(format!("daemon {} does not end", self.pid)))
     }
 }
@@ -111,7 +168,7 @@ impl Drop for Mounted {
         if matches!(mounted_type(&self.at), Ok(Some(_))) {
             detach(&self.at);
         }
-        if !end(self.pid) && is_ours(self.pid, &self.cache) {
+        if self.pid != 0 && !end(self.pid) && is_ours(self.pid, &self.cache) {
             let _ = kill(Pid::from_raw(self.pid), Signal::SIGKILL);
         }
     }
@@ -132,31 +189,4 @@ fn end(pid: i32) -> bool {
         std::thread::sleep(Duration::from_millis(100));
     }
     false
-}
-
-/// A directory seen through bindfs.
-pub struct Bindfs {
-    /// Where it is mounted.
-    pub at: PathBuf,
-}
-
-impl Bindfs {
-    /// Mounts `below` on `at` with bindfs's own defaults.
-    ///
-    /// # Errors
-    /// As the command; `Internal` where nothing is mounted afterwards.
-    pub fn new(below: &Path, at: &Path) -> Result<Self> {
-        make_directory(below)?;
-        make_directory(at)?;
-        run(Path::new("bindfs"), &[below, at], Path::new("/"), &[], None)?;
-        let this = Self { at: at.to_owned() };
-        check_fuse(at)?;
-        Ok(this)
-    }
-}
-
-impl Drop for Bindfs {
-    fn drop(&mut self) {
-        detach(&self.at);
-    }
 }

@@ -4,21 +4,42 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use hiloop_env::Env;
 use hiloop_types::{Error, Result};
 use serde_json::Value;
 
-/// Seconds after which a program that was started is killed: no step takes a tenth of it.
-const LIMIT: &str = "120";
+/// After that a program that was started is killed: no command takes a tenth of it.
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// Runs `program` in `dir` with `input` as its standard input and returns what it printed.
 ///
 /// # Errors
 /// `Internal` where it cannot start, fails or outlives the limit, with what it said.
 pub fn run<A: AsRef<OsStr>>(program: &Path, args: &[A], dir: &Path, vars: &[(&str, &str)], input: Option<&Path>) -> Result<String> {
+    run_within(LIMIT, program, args, dir, vars, input)
+}
+
+/// As [`run`] with a limit of its own.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_within<A: AsRef<OsStr>>(
+    limit: Duration,
+    program: &Path,
+    args: &[A],
+    dir: &Path,
+    vars: &[(&str, &str)],
+    input: Option<&Path>,
+) -> Result<String> {
     let mut command = Command::new("timeout");
-    command.args(["-k", "5", LIMIT]).arg(program).args(args).current_dir(dir).envs(vars.iter().copied());
+    command
+        .args(["-k", "5", &format!("{:.3}", limit.as_secs_f64().max(0.001))])
+        .arg(program)
+        .args(args)
+        .current_dir(dir)
+        .envs(vars.iter().copied());
     command.stdin(match input {
         Some(path) => Stdio::from(fs::File::open(path).map_err(|e| Error::io(path.display(), &e))?),
         None => Stdio::null(),
@@ -42,6 +63,8 @@ pub struct Tool {
     pub store: String,
     /// Where it runs.
     pub dir: PathBuf,
+    /// Credentials for the store.
+    pub vars: Vec<(String, String)>,
 }
 
 impl Tool {
@@ -51,7 +74,8 @@ impl Tool {
     /// As [`run`]; `Internal` for an answer that is not JSON.
     pub fn json<A: AsRef<OsStr>>(&self, args: &[A]) -> Result<Value> {
         let all: Vec<&OsStr> = std::iter::once(OsStr::new("--json")).chain(args.iter().map(AsRef::as_ref)).collect();
-        let said = run(&self.program, &all, &self.dir, &[("HILOOP_STORE", &self.store)], None)?;
+        let vars: Vec<(&str, &str)> = self.vars.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let said = run(&self.program, &all, &self.dir, &[&[("HILOOP_STORE", self.store.as_str())], vars.as_slice()].concat(), None)?;
         let line = said.lines().next_back().unwrap_or_default();
         serde_json::from_str(line).map_err(|e| Error::internal(format!("`sandbox-workspace` answered {line:?}: {e}")))
     }

@@ -28,10 +28,6 @@ impl Spread {
     pub fn of_ratios(over: &[f64], under: &[f64]) -> Self {
         Self::of(&over.iter().zip(under).map(|(a, b)| a / b.max(f64::MIN_POSITIVE)).collect::<Vec<_>>())
     }
-    /// The largest over the smallest.
-    pub fn scatter(&self) -> f64 {
-        self.max / self.min.max(f64::MIN_POSITIVE)
-    }
 }
 
 impl std::fmt::Display for Spread {
@@ -55,6 +51,5 @@ mod tests {
     fn ratios_are_taken_within_a_round() {
         let r = Spread::of_ratios(&[2.0, 9.0, 4.0], &[1.0, 3.0, 4.0]);
         assert_eq!((r.median, r.min, r.max), (2.0, 1.0, 3.0));
-        assert_eq!(r.scatter(), 3.0);
     }
 }

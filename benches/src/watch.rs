@@ -79,9 +79,11 @@ impl Watch {
                     return Err(Error::internal("the kernel lost events of the store's directory"));
                 }
                 let (Some(directory), Some(name)) = (self.directories.get(&event.wd), event.name) else { continue };
-                let key = join(directory, &name.to_string_lossy());
+                let name = name.to_string_lossy();
+                let key = join(directory, &name);
                 if event.mask.contains(AddWatchFlags::IN_ISDIR) {
-                    if event.mask.contains(AddWatchFlags::IN_CREATE) {
+                    // Those with a dot are the store's own: locks and what is being written.
+                    if event.mask.contains(AddWatchFlags::IN_CREATE) && !name.starts_with('.') {
                         self.add(key)?;
                     }
                 } else if event.mask.contains(AddWatchFlags::IN_OPEN) {

@@ -16,9 +16,10 @@
 //!
 //! # Determinism
 //!
-//! Inode numbers are breadth-first positions; ctime and btime are mtime, and so is atime; births are epoch 0 and session 0; the name-hash
-//! key is derived from the domain's. So equal sources give equal records, and [`BaseDoc::content`] is a digest over them in which chunks
-//! stand by identity. A build id that exists is read in a mode that names chunks and uploads nothing, and compared.
+//! Inode numbers are breadth-first positions, so that those of one directory are in sequence; ctime and btime are mtime, and so is
+//! atime; births are epoch 0 and session 0; the name-hash key is derived from the domain's. So equal sources give equal records, and
+//! [`BaseDoc::content`] is a digest over them in which chunks stand by identity. A build id that exists is read in a mode that names chunks
+//! and uploads nothing, and compared.
 
 mod contents;
 mod records;
@@ -28,6 +29,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures::future::BoxFuture;
+use hiloop_env::Env;
 use hiloop_manifest::DomainKey;
 use hiloop_manifest::schema::ChunkDomain;
 use hiloop_manifest::tree::{Builder, RootRef};
@@ -36,8 +39,9 @@ use hiloop_store::Version;
 use hiloop_types::{Error, ErrorKind, Name, NodeId, Owner, Result, ResultExt, Session, WriterEpoch, limits};
 use serde::Serialize;
 
-use crate::catalog::{BaseDoc, FORMAT, Found, PUBLIC_DOMAIN};
+use crate::catalog::{BaseDoc, Document, FORMAT, Found, PUBLIC_DOMAIN};
 use crate::context::StoreContext;
+use crate::front::Front;
 use crate::ship::{Origin, Shipped, Shipper};
 use contents::{Counts, Reading};
 use reuse::Reusable;
@@ -129,32 +133,34 @@ pub struct BaseReport {
 /// `Conflict` where the build id has other content or a live publisher, or where this publisher's intent was taken or removed;
 /// `Invalid` where the store does no conditional writes; those of the source and of the store. After an error the intent is removed
 /// again where that is possible.
-pub async fn publish_base(ctx: &StoreContext, request: BaseRequest, progress: ProgressFn) -> Result<BaseReport> {
-    let started = ctx.env().monotonic();
-    ctx.store().probe().await?;
-    let key = DomainKey(ctx.catalog.domain(&request.domain).await?.key_bytes()?);
-    let reading = Reading {
-        source: request.source.clone(),
-        limits: request.limits.clone(),
-        key,
-        domain: if request.domain.as_str() == PUBLIC_DOMAIN { ChunkDomain::Public } else { ChunkDomain::Own },
-        progress,
-        cancelled: Arc::default(),
-    };
-    let existing = ctx.catalog.get::<BaseDoc>(request.build_id.as_str()).await?;
-    let mut report = match existing {
-        Some(Found { doc, .. }) if doc.root.is_some() => compare(reading, doc).await?,
-        other => Publisher::start(ctx, &request, other, &reading.progress).await?.run(reading).await?,
-    };
-    report.seconds = ctx.env().monotonic().saturating_sub(started).as_secs_f64();
-    Ok(report)
+pub fn publish_base<'a>(ctx: &'a StoreContext, request: BaseRequest, progress: ProgressFn) -> BoxFuture<'a, Result<BaseReport>> {
+    Box::pin(async move {
+        let started = ctx.env().monotonic();
+        ctx.store().probe().await?;
+        let key = DomainKey(ctx.catalog.domain(&request.domain).await?.key_bytes()?);
+        let reading = Reading {
+            source: request.source.clone(),
+            limits: request.limits.clone(),
+            key,
+            domain: if request.domain.as_str() == PUBLIC_DOMAIN { ChunkDomain::Public } else { ChunkDomain::Own },
+            progress,
+            cancelled: Arc::default(),
+        };
+        let existing = ctx.catalog.get::<BaseDoc>(request.build_id.as_str()).await?;
+        let mut report = match existing {
+            Some(Found { doc, .. }) if doc.root.is_some() => compare(ctx.env(), reading, doc).await?,
+            other => Publisher::start(ctx, &request, other, &reading.progress).await?.run(reading).await?,
+        };
+        report.seconds = ctx.env().monotonic().saturating_sub(started).as_secs_f64();
+        Ok(report)
+    })
 }
 
 /// Reads the source without uploading and compares it with the base that is there.
-async fn compare(reading: Reading, doc: BaseDoc) -> Result<BaseReport> {
+async fn compare(env: &Env, reading: Reading, doc: BaseDoc) -> Result<BaseReport> {
     let Some(root) = doc.root else { return Err(Error::internal("an unfinished base cannot be compared")) };
     let guard = CancelOnDrop(reading.cancelled.clone());
-    let (summary, distinct) = blocking(move || {
+    let (summary, distinct) = blocking(env, move || {
         let name_key = reading.name_key();
         let (tree, contents, counts, _) = reading.read(None, None)?;
         Ok((records::write(&tree, &contents, name_key, |_, _| Ok(()))?, counts.distinct))
@@ -181,8 +187,8 @@ async fn compare(reading: Reading, doc: BaseDoc) -> Result<BaseReport> {
     })
 }
 
-async fn blocking<T: Send + 'static>(f: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-    tokio::task::spawn_blocking(f).await.map_err(|e| Error::internal(format!("a publishing thread died: {e}")))?
+async fn blocking<T: Send + 'static>(env: &Env, f: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    env.blocking(f).await.map_err(|e| Error::internal(format!("a publishing thread died: {e}")))?
 }
 
 /// Stops the threads of a publish whose caller went away.
@@ -220,6 +226,7 @@ impl<'a> Publisher<'a> {
             format: FORMAT,
             name: request.build_id.clone(),
             root: None,
+            front: Front::default(),
             reuses: reuse::choose(ctx, request).await?,
             domain: request.domain.clone(),
             inode_limit: 0,
@@ -231,6 +238,7 @@ impl<'a> Publisher<'a> {
             holder: ctx.holder.clone(),
             nonce: ctx.catalog.nonce(),
             created: ctx.catalog.now(),
+            deleted: None,
         };
         let put = match &there {
             None => ctx.catalog.create_base(&doc).await?,
@@ -277,7 +285,8 @@ impl<'a> Publisher<'a> {
         let reusable = reuse::load(self.ctx, &self.doc.reuses, reading.domain).await?;
         let guard = CancelOnDrop(reading.cancelled.clone());
         let shipper = self.shipper();
-        let built = self.beating(async { blocking(move || build(reading, shipper, reusable)).await }, &guard).await?;
+        let env = self.ctx.env();
+        let built = self.beating(async { blocking(env, move || build(reading, shipper, reusable)).await }, &guard).await?;
         if !reuse::still_there(self.ctx, &self.doc.reuses).await? {
             return Err(Error::conflict("a base whose chunks were reused was removed or changed meanwhile")
                 .at(format!("bases/{}", self.doc.name))
@@ -285,6 +294,7 @@ impl<'a> Publisher<'a> {
         }
         let done = BaseDoc {
             root: Some(built.root),
+            front: Front::or_none(&self.ctx.hydrator, &built.root).await,
             inode_limit: built.summary.next_ino,
             files: built.summary.totals.inodes,
             bytes_logical: built.summary.totals.bytes,
@@ -317,7 +327,7 @@ impl<'a> Publisher<'a> {
             session: self.doc.session,
             sequence: 0,
         };
-        Shipper::new(self.ctx.store().clone(), self.ctx.env().clone(), tokio::runtime::Handle::current(), origin)
+        Shipper::new(self.ctx.store().clone(), self.ctx.env().here(), origin)
     }
 
     /// Renews the intent while `work` runs; a lost intent stops it.
@@ -326,11 +336,12 @@ impl<'a> Publisher<'a> {
         let mut taken = None;
         loop {
             tokio::select! {
+                biased;
                 done = &mut work => return match taken {
                     Some(e) => Err(e),
                     None => done,
                 },
-                () = tokio::time::sleep(limits::HEARTBEAT), if taken.is_none() => match self.replace(self.doc.clone()).await {
+                () = self.ctx.env().sleep(limits::HEARTBEAT), if taken.is_none() => match self.replace(self.doc.clone()).await {
                     Ok(()) => {}
                     // The store is away: the swap at the end will tell.
                     Err(e) if e.kind() == ErrorKind::Unavailable => {}
@@ -348,7 +359,7 @@ impl<'a> Publisher<'a> {
         let key = self.doc.name.as_str();
         let mine = |f: &Found<BaseDoc>| f.doc.root.is_none() && f.doc.session == self.doc.session;
         let removed = match self.ctx.catalog.get::<BaseDoc>(key).await {
-            Ok(Some(found)) if mine(&found) => self.ctx.catalog.remove::<BaseDoc>(key).await.map(drop),
+            Ok(Some(found)) if mine(&found) => self.ctx.catalog.bury(&found).await.map(drop),
             other => other.map(drop),
         };
         if let Err(e) = removed {
@@ -359,7 +370,7 @@ impl<'a> Publisher<'a> {
 
 fn lost(name: &Name, found: Option<&Found<BaseDoc>>) -> Error {
     let at = format!("bases/{name}");
-    match found {
+    match found.filter(|f| !f.doc.is_buried()) {
         None => Error::conflict(format!("the intent to publish base {name:?} was removed meanwhile")).at(at).hint("publish again"),
         Some(f) if f.doc.root.is_some() => {
             Error::conflict(format!("base {name:?} was published by {} meanwhile", f.doc.holder)).at(at).hint("publish again to compare")
@@ -374,7 +385,7 @@ async fn watch(ctx: &StoreContext, found: Found<BaseDoc>, patience: Duration, pr
     let mut left = patience;
     while left > Duration::ZERO {
         let step = left.min(limits::HEARTBEAT);
-        tokio::time::sleep(step).await;
+        ctx.env().sleep(step).await;
         left -= step;
         let name = &found.doc.name;
         match ctx.catalog.get::<BaseDoc>(name.as_str()).await? {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use futures::future::BoxFuture;
 use hiloop_env::Env;
 use hiloop_manifest::DomainKey;
 use hiloop_store::Store;
@@ -59,10 +60,12 @@ impl StoreContext {
     ///
     /// # Errors
     /// Those of the store; `Corrupt` for a key that is none.
-    pub async fn read_keys(&self, domain: &Name) -> Result<DomainKeys> {
-        let public = Name::new(NameKind::Domain, PUBLIC_DOMAIN)?;
-        let (public, own) = futures::try_join!(self.read_key(&public), self.read_key(domain))?;
-        Ok(DomainKeys { public, own })
+    pub fn read_keys<'a>(&'a self, domain: &'a Name) -> BoxFuture<'a, Result<DomainKeys>> {
+        Box::pin(async move {
+            let public = Name::new(NameKind::Domain, PUBLIC_DOMAIN)?;
+            let (public, own) = futures::try_join!(self.read_key(&public), self.read_key(domain))?;
+            Ok(DomainKeys { public, own })
+        })
     }
 
     /// A domain without a document has no chunks yet, so any key will do: with this one nothing verifies.

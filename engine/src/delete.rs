@@ -1,16 +1,19 @@
 //! Retiring names: `deleted/<nonce>` first, then the name (`protocols.md` 7.3).
 //!
 //! The deletion object keeps the root alive for collectors that look around the listing: whatever was forked from it meanwhile is seen
-//! either by its own name or through this object. A workspace's head is never removed but swapped for a tombstone with the next epoch,
-//! so that epochs never restart; a base or snapshot is an object less. Content goes with the next `gc`.
+//! either by its own name or through this object. Then a tombstone is swapped in for exactly what was read: of a workspace one with the
+//! next epoch, so that epochs never restart. What was made under the name meanwhile is never deleted. Content goes with the next `gc`.
 
+use futures::future::BoxFuture;
 use hiloop_store::Version;
 use hiloop_types::{Error, Name, NameKind, Nonce, Result, WriterEpoch};
 use serde::Serialize;
 
-use crate::catalog::{BaseDoc, Deleted, DeletedKind, Document, FORMAT, Found, Head, LineageEvent, LineageKind, SnapshotDoc};
+use crate::catalog::{
+    BaseDoc, Deleted, DeletedKind, Document, FORMAT, Found, Head, LineageEvent, LineageKind, Mortal, REDO, Signed, SnapshotDoc,
+};
 use crate::context::StoreContext;
-use crate::lease::REDO;
+use crate::front::Front;
 
 /// One deleted name.
 #[derive(Clone, Debug, Serialize)]
@@ -30,18 +33,20 @@ pub struct DeleteReport {
 ///
 /// # Errors
 /// `NotFound`; `Conflict` for a workspace with a live writer (names its node), or one that moves all the time.
-pub async fn delete(ctx: &StoreContext, kind: DeletedKind, name: &str, force: bool) -> Result<DeleteReport> {
-    match kind {
-        DeletedKind::Workspace => delete_workspace(ctx, &Name::new(NameKind::Workspace, name)?, force).await,
-        DeletedKind::Base => {
-            let name = Name::new(NameKind::Base, name)?;
-            remove_named::<BaseDoc>(ctx, &name, |d| deletion(ctx, kind, &name, d.nonce, d.root, d.reuses.clone())).await
+pub fn delete<'a>(ctx: &'a StoreContext, kind: DeletedKind, name: &'a str, force: bool) -> BoxFuture<'a, Result<DeleteReport>> {
+    Box::pin(async move {
+        match kind {
+            DeletedKind::Workspace => delete_workspace(ctx, &Name::new(NameKind::Workspace, name)?, force).await,
+            DeletedKind::Base => {
+                let name = Name::new(NameKind::Base, name)?;
+                remove_named::<BaseDoc>(ctx, &name, |d| deletion(ctx, kind, &name, d.nonce, d.root, d.reuses.clone())).await
+            }
+            DeletedKind::Snapshot => {
+                let name = Name::new(NameKind::Snapshot, name)?;
+                remove_named::<SnapshotDoc>(ctx, &name, |d| deletion(ctx, kind, &name, d.nonce, Some(d.root), d.bases.clone())).await
+            }
         }
-        DeletedKind::Snapshot => {
-            let name = Name::new(NameKind::Snapshot, name)?;
-            remove_named::<SnapshotDoc>(ctx, &name, |d| deletion(ctx, kind, &name, d.nonce, Some(d.root), d.bases.clone())).await
-        }
-    }
+    })
 }
 
 fn deletion(
@@ -59,35 +64,48 @@ fn report(deleted: Deleted) -> DeleteReport {
     DeleteReport { kind: deleted.kind, name: deleted.name, root: deleted.root.map(|r| r.node.id.to_string()) }
 }
 
-/// Removes an object that no compare-and-swap moves. It is read again behind the deletion object, so that what is removed is what that
-/// object names; stores cannot remove on a condition.
-async fn remove_named<T: Document>(ctx: &StoreContext, name: &Name, describe: impl Fn(&T) -> Deleted) -> Result<DeleteReport> {
+fn taken<T: Document>(ctx: &StoreContext, name: &Name) -> Error {
+    Error::not_found(format!("{} {name:?} was deleted by somebody else just now", T::KIND)).at(ctx.store().name())
+}
+
+/// Deletes a base or snapshot: the one that is there now, and no later one of its name.
+async fn remove_named<T: Mortal + Signed>(ctx: &StoreContext, name: &Name, describe: impl Fn(&T) -> Deleted) -> Result<DeleteReport> {
     let c = &ctx.catalog;
+    let mut found: Found<T> = c.require(name.as_str()).await?;
     for _ in 0..REDO {
-        let found: Found<T> = c.require(name.as_str()).await?;
         let deleted = describe(&found.doc);
         c.create(&deleted).await?;
-        let now: Option<Found<T>> = c.get(name.as_str()).await?;
-        if now.is_some_and(|n| n.version == found.version) {
-            c.remove::<T>(name.as_str()).await?;
-            return Ok(report(deleted));
-        }
+        let moved = match c.bury(&found).await? {
+            Ok(()) => return Ok(report(deleted)),
+            Err(now) => now,
+        };
+        // This deletion object names what is not to be deleted.
         c.remove::<Deleted>(&deleted.id()).await?;
+        match moved {
+            Some(now) if now.doc.same_life(&found.doc) => found = now,
+            _ => return Err(taken::<T>(ctx, name)),
+        }
     }
     Err(Error::conflict(format!("{} {name:?} changes all the time", T::KIND)).at(ctx.store().name()))
 }
 
 async fn delete_workspace(ctx: &StoreContext, name: &Name, force: bool) -> Result<DeleteReport> {
     let c = &ctx.catalog;
+    let mut life = None;
     for _ in 0..REDO {
         let Found { doc: head, version } = c.live_head(name).await?;
-        if head.session.is_some() && head.release.is_none() && !force {
+        // A head that moves keeps its birth.
+        let birth = (head.created, head.parent.clone());
+        if life.get_or_insert_with(|| birth.clone()) != &birth {
+            return Err(taken::<Head>(ctx, name));
+        }
+        if head.is_open() && !force {
             let node = head.node.map_or_else(|| "an unnamed node".to_owned(), |n| format!("node {n}"));
             return Err(Error::conflict(format!("workspace {name:?} is open for write on {node}"))
                 .at(ctx.store().name())
                 .hint("unmount it there, or delete it with --force: what that node has not published is then lost"));
         }
-        let owned = head.session.is_some() && head.release.is_none();
+        let owned = head.is_open();
         let deleted = Deleted { owned, ..deletion(ctx, DeletedKind::Workspace, name, head.nonce, head.root, head.bases.clone()) };
         c.create(&deleted).await?;
         if bury(ctx, head, &version).await? {
@@ -108,6 +126,7 @@ async fn bury(ctx: &StoreContext, head: Head, version: &Version) -> Result<bool>
         session: None,
         node: None,
         root: None,
+        front: Front::default(),
         bases: Vec::new(),
         nonce: ctx.catalog.nonce(),
         release: None,

@@ -13,6 +13,7 @@ mod by_inode;
 mod by_path;
 mod compare;
 
+use futures::future::BoxFuture;
 use hiloop_manifest::schema::FileKind;
 use hiloop_types::Result;
 use serde::Serialize;
@@ -76,22 +77,24 @@ pub type EntryFn<'a> = dyn FnMut(DiffEntry) -> Result<()> + Send + 'a;
 ///
 /// # Errors
 /// As [`resolve`](crate::look::resolve); `Closed` where a lease was dropped meanwhile; those of `each`.
-pub async fn diff(ctx: &StoreContext, a: &str, b: &str, each: &mut EntryFn<'_>) -> Result<u64> {
-    let (old, new) = (ReadLease::take(ctx, a).await?, ReadLease::take(ctx, b).await?);
-    let mut told = 0;
-    let mut count = |entry: DiffEntry| {
-        told += 1;
-        each(entry)
-    };
-    let view = |s: &SourceRoot| s.root.map(|root| View::new(&ctx.hydrator, root));
-    let (va, vb) = (view(old.source()), view(new.source()));
-    match (va, vb) {
-        (Some(va), Some(vb)) if !same_numbers(old.source(), new.source()) => by_path::run(va, vb, &mut count).await?,
-        (va, vb) => by_inode::run(&ctx.hydrator, va, vb, &mut count).await?,
-    }
-    old.finish().await?;
-    new.finish().await?;
-    Ok(told)
+pub fn diff<'a>(ctx: &'a StoreContext, a: &'a str, b: &'a str, each: &'a mut EntryFn<'a>) -> BoxFuture<'a, Result<u64>> {
+    Box::pin(async move {
+        let (old, new) = (ReadLease::take(ctx, a).await?, ReadLease::take(ctx, b).await?);
+        let mut told = 0;
+        let mut count = |entry: DiffEntry| {
+            told += 1;
+            each(entry)
+        };
+        let view = |s: &SourceRoot| s.root.map(|root| View::new(&ctx.hydrator, root));
+        let (va, vb) = (view(old.source()), view(new.source()));
+        match (va, vb) {
+            (Some(va), Some(vb)) if !same_numbers(old.source(), new.source()) => by_path::run(va, vb, &mut count).await?,
+            (va, vb) => by_inode::run(&ctx.hydrator, va, vb, &mut count).await?,
+        }
+        old.finish().await?;
+        new.finish().await?;
+        Ok(told)
+    })
 }
 
 /// True where an inode number with the same birth is the same inode in both: numbers of a base are positions in it.

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use futures::future::BoxFuture;
 use hiloop_manifest::FrameLoc;
 use hiloop_manifest::schema::{Attr, FileKind, KeyKind};
 use hiloop_manifest::tree::RootRef;
@@ -43,24 +44,26 @@ pub struct DuReport {
 ///
 /// # Errors
 /// As [`resolve`](crate::look::resolve), and any node that cannot be had.
-pub async fn du(ctx: &StoreContext, source: &str) -> Result<DuReport> {
-    let lease = ReadLease::take(ctx, source).await?;
-    let s = lease.source();
-    let mut report = DuReport { source: s.qualified(), ..DuReport::default() };
-    if let Some(root) = s.root {
-        let mut shared = HashSet::new();
-        for base in s.bases.iter().filter(|b| b.root.node != root.node) {
-            frames(ctx, &base.root, &mut shared).await?;
+pub fn du<'a>(ctx: &'a StoreContext, source: &'a str) -> BoxFuture<'a, Result<DuReport>> {
+    Box::pin(async move {
+        let lease = ReadLease::take(ctx, source).await?;
+        let s = lease.source();
+        let mut report = DuReport { source: s.qualified(), ..DuReport::default() };
+        if let Some(root) = s.root {
+            let mut shared = HashSet::new();
+            for base in s.bases.iter().filter(|b| b.root.node != root.node) {
+                frames(ctx, &base.root, &mut shared).await?;
+            }
+            weigh(ctx, &root, &shared, &mut report).await?;
+            // A base is built on nothing, and a fork that nobody wrote to is its base.
+            if s.bases.iter().any(|b| b.root.node == root.node) && s.kind != crate::catalog::ParentKind::Base {
+                report.bytes_shared = report.bytes_stored;
+            }
+            report.bytes_unique = report.bytes_stored - report.bytes_shared;
         }
-        weigh(ctx, &root, &shared, &mut report).await?;
-        // A base is built on nothing, and a fork that nobody wrote to is its base.
-        if s.bases.iter().any(|b| b.root.node == root.node) && s.kind != crate::catalog::ParentKind::Base {
-            report.bytes_shared = report.bytes_stored;
-        }
-        report.bytes_unique = report.bytes_stored - report.bytes_shared;
-    }
-    lease.finish().await?;
-    Ok(report)
+        lease.finish().await?;
+        Ok(report)
+    })
 }
 
 type Place = (PackId, u32);

@@ -13,6 +13,7 @@ mod xattr;
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 
+use futures::future::BoxFuture;
 use hiloop_manifest::schema::{Attr, Block, ChunkRef, FileKind, IndexEntry, KeyKind, Prefix, Source};
 use hiloop_manifest::tree::KeyRange;
 use hiloop_types::{Error, Ino, ROOT_INO, Result, ResultExt, limits::BLOCK};
@@ -53,18 +54,20 @@ pub struct ExportReport {
 /// # Errors
 /// As [`resolve`](crate::look::resolve); `Conflict` for a directory that is not empty; those of the operating system, by path; any chunk
 /// that cannot be had. What was written until then stays.
-pub async fn export(ctx: &StoreContext, source: &str, directory: &Path) -> Result<ExportReport> {
-    let lease = ReadLease::take(ctx, source).await?;
-    let s = lease.source();
-    let target = Target::open(directory)?;
-    let mut report = ExportReport { source: s.qualified(), ..ExportReport::default() };
-    if let Some(root) = s.root {
-        let keys = ctx.read_keys(&s.domain).await?;
-        let view = View::new(&ctx.hydrator, root);
-        Export { ctx, view, keys, target, linked: HashMap::new(), report: &mut report }.run().await?;
-    }
-    lease.finish().await?;
-    Ok(report)
+pub fn export<'a>(ctx: &'a StoreContext, source: &'a str, directory: &'a Path) -> BoxFuture<'a, Result<ExportReport>> {
+    Box::pin(async move {
+        let lease = ReadLease::take(ctx, source).await?;
+        let s = lease.source();
+        let target = Target::open(directory)?;
+        let mut report = ExportReport { source: s.qualified(), ..ExportReport::default() };
+        if let Some(root) = s.root {
+            let keys = ctx.read_keys(&s.domain).await?;
+            let view = View::new(&ctx.hydrator, root);
+            Export { ctx, view, keys, target, linked: HashMap::new(), report: &mut report }.run().await?;
+        }
+        lease.finish().await?;
+        Ok(report)
+    })
 }
 
 struct Export<'a> {

@@ -5,13 +5,13 @@
 //! plus one, so that epochs never restart (`protocols.md` 3.1).
 
 use futures::StreamExt;
+use futures::future::BoxFuture;
 use futures::stream;
-use hiloop_types::{Error, ErrorKind, Name, NameKind, Result, WriterEpoch};
+use hiloop_types::{Claim, Error, ErrorKind, Name, NameKind, Result, WriterEpoch};
 use serde::Serialize;
 
-use crate::catalog::{FORMAT, Head, Intent, IntentKind, PUBLIC_DOMAIN, Parent, ParentKind};
+use crate::catalog::{Claimed, FORMAT, Head, Intent, IntentKind, PUBLIC_DOMAIN, Parent, ParentKind, REDO};
 use crate::context::StoreContext;
-use crate::lease::REDO;
 use crate::look::{SourceRoot, look_up, resolve};
 
 /// Children put at once.
@@ -28,6 +28,18 @@ pub struct ForkOptions {
     pub domain: Option<Name>,
     /// Quota in bytes; inherited where absent.
     pub quota: Option<u64>,
+    /// Claim that the one child is bound to from its first moment on. It is not made over a deleted workspace then: the identity of a
+    /// claim never comes back.
+    pub binding: Option<Binding>,
+}
+
+/// A claim and what it asked for.
+#[derive(Clone, Debug)]
+pub struct Binding {
+    /// The claim.
+    pub claim: Claim,
+    /// Its size and base.
+    pub claimed: Claimed,
 }
 
 /// One child.
@@ -60,31 +72,38 @@ fn shown<S: serde::Serializer>(error: &Option<Error>, s: S) -> Result<S::Ok, S::
 /// # Errors
 /// As [`resolve`]; `Invalid` for a domain that the source's chunks are not in; `Conflict` where the source moves all the time; `Closed`
 /// where a collector dropped the intent. Children may exist after an error.
-pub async fn fork(ctx: &StoreContext, source: &str, names: &[String], options: &ForkOptions) -> Result<Vec<ForkResult>> {
-    let mut found = resolve(ctx, source).await?;
-    for _ in 0..REDO {
-        let domain = domain_of(&found, options)?;
-        let intent = Intent {
-            format: FORMAT,
-            nonce: ctx.catalog.nonce(),
-            holder: ctx.holder.clone(),
-            kind: IntentKind::Fork { root: found.root, bases: found.bases.clone() },
-            created: ctx.catalog.now(),
-        };
-        ctx.catalog.create(&intent).await?;
-        let done = under_intent(ctx, &found, names, &domain, options, &intent).await;
-        if unsettled(&done) {
-            // A child's head whose answer was lost may still appear: until somebody drops the intent, its tree stays.
-            tracing::warn!(intent = %intent.nonce, "a child is unsettled, so the intent of this fork stays; gc lists it and --drop removes it");
-        } else if let Err(e) = ctx.catalog.remove::<Intent>(&intent.nonce.to_string()).await {
-            tracing::warn!(error = %e, intent = %intent.nonce, "the intent of a fork stays behind; gc lists it and --drop removes it");
+pub fn fork<'a>(
+    ctx: &'a StoreContext,
+    source: &'a str,
+    names: &'a [String],
+    options: &'a ForkOptions,
+) -> BoxFuture<'a, Result<Vec<ForkResult>>> {
+    Box::pin(async move {
+        let mut found = resolve(ctx, source).await?;
+        for _ in 0..REDO {
+            let domain = domain_of(&found, options)?;
+            let intent = Intent {
+                format: FORMAT,
+                nonce: ctx.catalog.nonce(),
+                holder: ctx.holder.clone(),
+                kind: IntentKind::Fork { root: found.root, bases: found.bases.clone() },
+                created: ctx.catalog.now(),
+            };
+            ctx.catalog.create(&intent).await?;
+            let done = under_intent(ctx, &found, names, &domain, options, &intent).await;
+            if unsettled(&done) {
+                // A child's head whose answer was lost may still appear: until somebody drops the intent, its tree stays.
+                tracing::warn!(intent = %intent.nonce, "a child is unsettled, so the intent of this fork stays; gc lists it and --drop removes it");
+            } else if let Err(e) = ctx.catalog.remove::<Intent>(&intent.nonce.to_string()).await {
+                tracing::warn!(error = %e, intent = %intent.nonce, "the intent of a fork stays behind; gc lists it and --drop removes it");
+            }
+            match done? {
+                Attempt::Done(children) => return Ok(children),
+                Attempt::Moved(now) => found = *now,
+            }
         }
-        match done? {
-            Attempt::Done(children) => return Ok(children),
-            Attempt::Moved(now) => found = *now,
-        }
-    }
-    Err(Error::conflict(format!("{} moves faster than it can be forked", found.qualified())).hint("take a snapshot and fork that"))
+        Err(Error::conflict(format!("{} moves faster than it can be forked", found.qualified())).hint("take a snapshot and fork that"))
+    })
 }
 
 fn unsettled(done: &Result<Attempt>) -> bool {
@@ -157,13 +176,15 @@ async fn put_child(ctx: &StoreContext, source: &SourceRoot, name: &str, domain: 
         session: None,
         node: None,
         root: source.root,
+        front: source.front.clone(),
         sequence: 0,
         parent: Some(source.as_parent()),
         bases: source.bases.clone(),
         inode_limit: source.inode_limit,
         quota: options.quota.or(source.quota),
         domain: domain.clone(),
-        claim: None,
+        claim: options.binding.as_ref().map(|b| b.claim.clone()),
+        claimed: options.binding.as_ref().map(|b| b.claimed.clone()),
         nonce: ctx.catalog.nonce(),
         release: None,
         cut_off: None,
@@ -175,7 +196,7 @@ async fn put_child(ctx: &StoreContext, source: &SourceRoot, name: &str, domain: 
     for _ in 0..NAME_ATTEMPTS {
         let there = match put {
             Ok(_) => return Ok(size(&head)),
-            Err(Some(there)) if there.doc.tombstone => there,
+            Err(Some(there)) if there.doc.tombstone && options.binding.is_none() => there,
             Err(Some(_)) => return Err(Error::conflict(format!("workspace {name:?} exists already")).at(ctx.store().name())),
             Err(None) => return Err(Error::conflict(format!("the head of workspace {name:?} was removed by hand")).at(ctx.store().name())),
         };

@@ -1,7 +1,7 @@
 //! Forwards: where the chunks of a rewritten pack went (`protocols.md` 5.3).
 
 use hiloop_store::{Settled, Store};
-use hiloop_types::{Error, PackId, Result};
+use hiloop_types::{Error, PackId, Result, ResultExt};
 use serde::{Deserialize, Serialize};
 
 use crate::catalog::FORMAT;
@@ -37,13 +37,14 @@ impl Forward {
     pub async fn read(store: &Store, pack: &PackId) -> Result<Option<Self>> {
         let key = Self::key(pack);
         let Some(found) = store.get(&key).await? else { return Ok(None) };
-        let doc: Self = serde_json::from_slice(&found.bytes).map_err(|e| Error::corrupt(format!("is not a forward: {e}")).at(&key))?;
+        Self::decode(&found.bytes).at(&key).map(Some)
+    }
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
+        let doc: Self = serde_json::from_slice(bytes).map_err(|e| Error::corrupt(format!("is not a forward: {e}")))?;
         if doc.format > FORMAT {
-            return Err(Error::corrupt(format!("has format {}, this hiloop reads up to {FORMAT}", doc.format))
-                .at(&key)
-                .hint("upgrade hiloop"));
+            return Err(Error::corrupt(format!("has format {}, this hiloop reads up to {FORMAT}", doc.format)).hint("upgrade hiloop"));
         }
-        Ok(Some(doc))
+        Ok(doc)
     }
     /// Writes the forward; false where another collector's is there, which stays.
     ///

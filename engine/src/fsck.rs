@@ -8,9 +8,10 @@
 
 mod structure;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use futures::{StreamExt, stream};
 use hiloop_manifest::pack::PackDirectory;
 use hiloop_manifest::schema::ChunkDomain;
@@ -117,38 +118,40 @@ impl FsckReport {
 ///
 /// # Errors
 /// As [`resolve`](crate::look::resolve), and whatever keeps the check from being made (`Unavailable`, `Denied`).
-pub async fn fsck(ctx: &StoreContext, options: &FsckOptions) -> Result<FsckReport> {
-    let names = match &options.source {
-        Some(source) => vec![source.clone()],
-        None => all_sources(ctx).await?.iter().map(|s| s.qualified()).collect(),
-    };
-    let mut check = Check {
-        ctx,
-        report: FsckReport::default(),
-        wants: HashMap::new(),
-        keys: Vec::new(),
-        sources: Vec::new(),
-        bad: HashSet::new(),
-        whole: HashSet::new(),
-    };
-    // Leases end when all packs were looked at: what the walk reached must still be there.
-    let mut leases = Vec::new();
-    for name in names {
-        match ReadLease::take(ctx, &name).await {
-            Ok(lease) => {
-                check.source(&lease).await?;
-                leases.push(lease);
+pub fn fsck<'a>(ctx: &'a StoreContext, options: &'a FsckOptions) -> BoxFuture<'a, Result<FsckReport>> {
+    Box::pin(async move {
+        let names = match &options.source {
+            Some(source) => vec![source.clone()],
+            None => all_sources(ctx).await?.iter().map(|s| s.qualified()).collect(),
+        };
+        let mut check = Check {
+            ctx,
+            report: FsckReport::default(),
+            wants: BTreeMap::new(),
+            keys: Vec::new(),
+            sources: Vec::new(),
+            bad: HashSet::new(),
+            whole: HashSet::new(),
+        };
+        // Leases end when all packs were looked at: what the walk reached must still be there.
+        let mut leases = Vec::new();
+        for name in names {
+            match ReadLease::take(ctx, &name).await {
+                Ok(lease) => {
+                    check.source(&lease).await?;
+                    leases.push(lease);
+                }
+                // Deleted since it was listed.
+                Err(e) if e.kind() == ErrorKind::NotFound && options.source.is_none() => {}
+                Err(e) => return Err(e),
             }
-            // Deleted since it was listed.
-            Err(e) if e.kind() == ErrorKind::NotFound && options.source.is_none() => {}
-            Err(e) => return Err(e),
         }
-    }
-    check.packs(options.deep).await?;
-    for lease in leases {
-        lease.finish().await?;
-    }
-    Ok(check.report)
+        check.packs(options.deep).await?;
+        for lease in leases {
+            lease.finish().await?;
+        }
+        Ok(check.report)
+    })
 }
 
 /// A frame that must be there.
@@ -166,7 +169,7 @@ struct Want {
 struct Check<'a> {
     ctx: &'a StoreContext,
     report: FsckReport,
-    wants: HashMap<PackId, HashMap<u32, Want>>,
+    wants: BTreeMap<PackId, HashMap<u32, Want>>,
     keys: Vec<(Name, DomainKey)>,
     sources: Vec<String>,
     /// Places of nodes that were told to be bad.
@@ -262,9 +265,9 @@ impl Check<'_> {
         let keys: Vec<_> = self.keys.iter().map(|(_, k)| k.clone()).collect();
         let (ctx, keys) = (self.ctx, &keys);
         let mut checks = stream::iter(wants)
-            .map(|(pack, wants)| async move {
-                PackCheck { ctx, keys, deep, faults: Vec::new(), bytes: 0 }.run(pack, wants.into_values().collect()).await
-            })
+            .map(
+                |(pack, wants)| async move { PackCheck { ctx, keys, deep, faults: Vec::new(), bytes: 0 }.run(pack, in_order(wants)).await },
+            )
             .buffer_unordered(PARALLEL);
         while let Some(done) = checks.next().await {
             let done = done?;
@@ -285,7 +288,13 @@ impl Check<'_> {
 }
 
 /// Notes a frame; false where it was noted.
-fn want(wants: &mut HashMap<PackId, HashMap<u32, Want>>, want: Want) -> bool {
+fn in_order(wants: HashMap<u32, Want>) -> Vec<Want> {
+    let mut wants: Vec<_> = wants.into_values().collect();
+    wants.sort_unstable_by_key(|w| w.at.offset);
+    wants
+}
+
+fn want(wants: &mut BTreeMap<PackId, HashMap<u32, Want>>, want: Want) -> bool {
     wants.entry(want.at.pack).or_default().insert(want.at.offset, want).is_none()
 }
 

@@ -21,9 +21,10 @@ mod mark;
 mod passes;
 mod repack;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use futures::{StreamExt, TryStreamExt, stream};
 use hiloop_types::{Error, Nonce, PackId, Result};
 use serde::Serialize;
@@ -43,6 +44,8 @@ const DELETION_KEPT: Duration = Duration::from_secs(24 * 3600);
 const PACK_OVERHEAD: u64 = 256;
 /// A cut-off root is kept for `recover` for this long.
 const CUT_OFF_KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
+/// A tombstone of a base or snapshot stays for this long. Its removal is the only one that carries no condition.
+const TOMBSTONE_KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// How to collect.
 #[derive(Clone, Copy, Debug, Default)]
@@ -120,45 +123,49 @@ struct Listed {
 /// # Errors
 /// Those of the store and of any document or tree that cannot be read: then nothing was deleted. `NotFound` for a nonce to drop that
 /// nobody holds.
-pub async fn gc(ctx: &StoreContext, options: GcOptions) -> Result<GcReport> {
-    if let Some(nonce) = options.drop {
-        drop_held(ctx, nonce).await?;
-    }
-    let deletions = deletions(ctx).await?;
-    let early: HashSet<PackId> = forward_ids(ctx).await?.into_iter().collect();
-    let packs = list_packs(ctx).await?;
-    let first_intents = ctx.catalog.list::<Intent>().await?;
-    let forwards = read_forwards(ctx).await?;
+pub fn gc<'a>(ctx: &'a StoreContext, options: GcOptions) -> BoxFuture<'a, Result<GcReport>> {
+    Box::pin(async move {
+        if let Some(nonce) = options.drop {
+            drop_held(ctx, nonce).await?;
+        }
+        let deletions = deletions(ctx).await?;
+        let early: BTreeSet<PackId> = forward_ids(ctx).await?.into_iter().collect();
+        let packs = list_packs(ctx).await?;
+        let first_intents = ctx.catalog.list::<Intent>().await?;
+        let forwards = read_forwards(ctx).await?;
 
-    let mut passes = Passes::new(ctx, Marks::new(forwards), &deletions.over);
-    // These may be gone by the time the first pass lists intents, and what they were for may come behind its listing of heads.
-    passes.first(first_intents.iter().map(|f| &f.doc)).await?;
-    passes.run().await?;
-    let mut marks = passes.marks;
-    let moved = marks.follow(ctx.store()).await?;
+        let mut passes = Passes::new(ctx, Marks::new(forwards), &deletions.over);
+        // These may be gone by the time the first pass lists intents, and what they were for may come behind its listing of heads.
+        passes.first(first_intents.iter().map(|f| &f.doc)).await?;
+        passes.run().await?;
+        let mut marks = passes.marks;
+        let moved = marks.follow(ctx.store()).await?;
 
-    let plan = Plan { ctx, options, marks: &marks, guards: &passes.guards, early: &early, moved: &moved };
-    let mut report = GcReport {
-        dry_run: options.dry_run,
-        passes: passes.passes,
-        names: passes.names.len() as u64,
-        chunks_marked: marks.frames(),
-        nodes_marked: marks.nodes(),
-        held: passes.held.clone(),
-        ..GcReport::default()
-    };
-    let doomed = plan.sort(&packs, &mut report);
-    let sparse = plan.sparse(&packs);
-    if options.dry_run {
-        report.repacked = sparse.len() as u64;
-        return Ok(report);
-    }
-    delete_all(ctx, doomed.iter().map(|p| p.id.key()).collect()).await?;
-    let unnamed: Vec<_> = early.iter().filter(|p| !marks.names(p)).map(Forward::key).collect();
-    report.forwards_deleted = delete_all(ctx, unnamed).await?;
-    report.records_deleted = delete_all(ctx, deletions.old.into_iter().chain(passes.expired).collect()).await?;
-    repack::repack(ctx, &marks, &sparse, &mut report).await?;
-    Ok(report)
+        let plan = Plan { ctx, options, marks: &marks, guards: &passes.guards, early: &early, moved: &moved };
+        let mut report = GcReport {
+            dry_run: options.dry_run,
+            passes: passes.passes,
+            names: passes.names.len() as u64,
+            chunks_marked: marks.frames(),
+            nodes_marked: marks.nodes(),
+            held: passes.held.clone(),
+            ..GcReport::default()
+        };
+        let doomed = plan.sort(&packs, &mut report);
+        let sparse = plan.sparse(&packs);
+        if options.dry_run {
+            report.repacked = sparse.len() as u64;
+            return Ok(report);
+        }
+        delete_all(ctx, doomed.iter().map(|p| p.id.key()).collect()).await?;
+        let unnamed: Vec<_> = early.iter().filter(|p| !marks.names(p)).map(Forward::key).collect();
+        report.forwards_deleted = delete_all(ctx, unnamed).await?;
+        report.records_deleted = delete_all(ctx, deletions.old.into_iter().chain(passes.expired).collect()).await?;
+        report.records_deleted +=
+            remove_graves::<BaseDoc>(ctx, &passes.graves).await? + remove_graves::<SnapshotDoc>(ctx, &passes.graves).await?;
+        repack::repack(ctx, &marks, &sparse, &mut report).await?;
+        Ok(report)
+    })
 }
 
 async fn list_packs(ctx: &StoreContext) -> Result<Vec<Listed>> {
@@ -215,6 +222,17 @@ async fn delete_all(ctx: &StoreContext, keys: Vec<String>) -> Result<u64> {
     Ok(done.len() as u64)
 }
 
+/// Removes old tombstones; what was made under the name since the listing stays.
+async fn remove_graves<T: Document>(ctx: &StoreContext, keys: &BTreeSet<String>) -> Result<u64> {
+    let mut removed = 0;
+    for id in keys.iter().filter_map(|k| k.strip_prefix(T::PREFIX)) {
+        if ctx.catalog.get_or_tombstone::<T>(id).await?.is_some_and(|f| f.doc.is_buried()) {
+            removed += u64::from(ctx.catalog.remove::<T>(id).await?);
+        }
+    }
+    Ok(removed)
+}
+
 async fn drop_held(ctx: &StoreContext, nonce: Nonce) -> Result<()> {
     let id = nonce.to_string();
     let (lease, intent) = (ctx.catalog.get::<Lease>(&id).await?, ctx.catalog.get::<Intent>(&id).await?);
@@ -232,7 +250,7 @@ struct Plan<'a> {
     marks: &'a Marks,
     guards: &'a passes::Guards,
     /// Rewritten packs whose forward stood before anything else was listed.
-    early: &'a HashSet<PackId>,
+    early: &'a BTreeSet<PackId>,
     /// Rewritten packs all of whose live frames were found in their successors.
     moved: &'a HashSet<PackId>,
 }

@@ -1,13 +1,17 @@
 //! Bringing nodes and chunks from the store into memory: memory, then the disk cache, then the store.
 //!
 //! Every byte is verified before it is served: chunks against their keyed BLAKE3 id, nodes against theirs. Concurrent misses of one
-//! thing are one fetch. Ranges of one pack that lie close together are one request. The place that a reference names is a hint
+//! thing are one fetch. Nodes, or chunks, of one pack that lie close together are one request. The place that a reference names is a hint
 //! (`protocols.md` 5.2): where it does not hold, the pack's directory is consulted, then a forward object.
 
-use std::collections::HashMap;
+mod local;
+mod runs;
+
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use futures::future::try_join_all;
 use hiloop_cache::{Cache, CacheKey, Frame, Joined, SingleFlight};
 use hiloop_manifest::pack::{PackDirectory, TAIL_GUESS, Tail};
@@ -20,10 +24,6 @@ use tokio::sync::Semaphore;
 
 use crate::forward::Forward;
 
-/// Ranges of one pack with at most this many unwanted bytes between them are one request.
-const COALESCE_GAP: u64 = 64 * limits::KIB;
-/// Largest coalesced request, bytes.
-const COALESCE_MAX: u64 = 4 * limits::MIB;
 /// Requests in flight for one store and daemon; bounds the memory of fetches to this many coalesced ranges.
 const FETCHES: usize = 32;
 
@@ -57,6 +57,26 @@ fn lru() -> moka::policy::EvictionPolicy {
 pub struct Memory {
     nodes: moka::sync::Cache<NodeRef, Arc<Node>>,
     chunks: moka::sync::Cache<ChunkId, Bytes>,
+    counts: Arc<Counts>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    requests: AtomicU64,
+    rounds: AtomicU64,
+    bytes: AtomicU64,
+}
+
+/// What was asked of packs in all stores.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Hydration {
+    /// Reads.
+    pub requests: u64,
+    /// How many of them waited for each other: a read belongs to the round behind the last one that had ended when it was decided on.
+    /// Reads that one miss names share a round, also where a fast store answers one before a thread comes to the next.
+    pub rounds: u64,
+    /// Bytes.
+    pub bytes: u64,
 }
 
 impl Memory {
@@ -73,7 +93,18 @@ impl Memory {
                 .max_capacity(chunks)
                 .weigher(|_, b: &Bytes| b.len() as u32 + 64)
                 .build(),
+            counts: Arc::default(),
         }
+    }
+    /// Forgets everything: what is needed comes from the disk cache or the store again.
+    pub fn forget(&self) {
+        self.nodes.iter().for_each(|(k, _)| self.nodes.invalidate(&*k));
+        self.chunks.iter().for_each(|(k, _)| self.chunks.invalidate(&*k));
+    }
+    /// What was fetched so far.
+    pub fn hydration(&self) -> Hydration {
+        let c = &self.counts;
+        Hydration { requests: c.requests.load(Relaxed), rounds: c.rounds.load(Relaxed), bytes: c.bytes.load(Relaxed) }
     }
     /// Bytes held now, (nodes, chunks).
     pub fn usage(&self) -> (u64, u64) {
@@ -161,32 +192,41 @@ impl Hydrator {
     ///
     /// # Errors
     /// `Unavailable` where the store does not answer in time, `Corrupt` where no copy of it is whole, `NotFound` where none exists.
-    pub async fn node_now(&self, node: &NodeRef) -> Result<Arc<Node>> {
-        if let Some(n) = self.0.memory.nodes.get(node) {
-            return Ok(n);
-        }
-        match self.0.nodes.join(*node) {
-            Joined::Leader(leader) => {
-                let got = self.load_node(node).await;
-                if let Ok(n) = &got {
-                    self.0.memory.nodes.insert(*node, n.clone());
-                }
-                leader.finish(got.clone());
-                got
+    pub fn node_now<'a>(&'a self, node: &'a NodeRef) -> BoxFuture<'a, Result<Arc<Node>>> {
+        Box::pin(async move {
+            if let Some(n) = self.0.memory.nodes.get(node) {
+                return Ok(n);
             }
-            Joined::Waiter(waiter) => waiter.await.unwrap_or_else(|_| Err(Error::unavailable("the fetch of a manifest node was given up"))),
-        }
+            match self.0.nodes.join(*node) {
+                Joined::Leader(leader) => {
+                    let got = self.load_node(node).await;
+                    if let Ok(n) = &got {
+                        self.0.memory.nodes.insert(*node, n.clone());
+                    }
+                    leader.finish(got.clone());
+                    got
+                }
+                Joined::Waiter(waiter) => {
+                    waiter.await.unwrap_or_else(|_| Err(Error::unavailable("the fetch of a manifest node was given up")))
+                }
+            }
+        })
     }
 
-    /// Nodes that are probably needed soon, fetched side by side.
+    /// Nodes that are needed, fetched side by side with as few requests as their places allow.
     ///
     /// # Errors
     /// The first error of [`Self::node_now`].
-    pub async fn nodes_now(&self, nodes: &[NodeRef]) -> Result<()> {
-        for some in nodes.chunks(FETCHES) {
-            try_join_all(some.iter().map(|n| self.node_now(n))).await?;
-        }
-        Ok(())
+    pub fn nodes_now<'a>(&'a self, nodes: &'a [NodeRef]) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            self.nodes_ahead(nodes).await;
+            try_join_all(nodes.iter().map(|n| self.node_now(n))).await.map(drop)
+        })
+    }
+
+    /// As [`Self::chunks_ahead`], nodes.
+    pub fn nodes_ahead(&self, nodes: &[NodeRef]) -> impl Future<Output = ()> + Send + use<> {
+        self.begin(None, nodes)
     }
 
     async fn load_node(&self, node: &NodeRef) -> Result<Arc<Node>> {
@@ -224,21 +264,23 @@ impl Hydrator {
     ///
     /// # Errors
     /// As [`Self::node_now`].
-    pub async fn chunk_now(&self, keys: &DomainKeys, chunk: &ChunkRef) -> Result<Bytes> {
-        if let Some(b) = self.0.memory.chunks.get(&chunk.id) {
-            return Ok(b);
-        }
-        match self.0.chunks.join(chunk.id) {
-            Joined::Leader(leader) => {
-                let got = self.load_chunk(keys, chunk).await;
-                if let Ok(b) = &got {
-                    self.0.memory.chunks.insert(chunk.id, b.clone());
-                }
-                leader.finish(got.clone());
-                got
+    pub fn chunk_now<'a>(&'a self, keys: &'a DomainKeys, chunk: &'a ChunkRef) -> BoxFuture<'a, Result<Bytes>> {
+        Box::pin(async move {
+            if let Some(b) = self.0.memory.chunks.get(&chunk.id) {
+                return Ok(b);
             }
-            Joined::Waiter(waiter) => waiter.await.unwrap_or_else(|_| Err(Error::unavailable("the fetch of a chunk was given up"))),
-        }
+            match self.0.chunks.join(chunk.id) {
+                Joined::Leader(leader) => {
+                    let got = self.load_chunk(keys, chunk).await;
+                    if let Ok(b) = &got {
+                        self.0.memory.chunks.insert(chunk.id, b.clone());
+                    }
+                    leader.finish(got.clone());
+                    got
+                }
+                Joined::Waiter(waiter) => waiter.await.unwrap_or_else(|_| Err(Error::unavailable("the fetch of a chunk was given up"))),
+            }
+        })
     }
 
     async fn load_chunk(&self, keys: &DomainKeys, chunk: &ChunkRef) -> Result<Bytes> {
@@ -251,97 +293,45 @@ impl Hydrator {
         Ok(plain)
     }
 
-    /// Chunks that are needed now, fetched with as few requests as their places allow. What several callers want is fetched once,
-    /// but by [`Self::chunk_now`] of one of them; what fails here is left to it as well, so this never fails.
-    pub async fn chunks_ahead(&self, keys: &DomainKeys, chunks: &[ChunkRef]) {
-        let mut by_pack: HashMap<PackId, Vec<ChunkRef>> = HashMap::new();
-        for c in chunks {
-            let known = self.0.memory.chunks.contains_key(&c.id) || self.0.disk.as_ref().is_some_and(|d| d.contains(&c.id.into()));
-            if !known {
-                by_pack.entry(c.at.pack).or_default().push(*c);
-            }
-        }
-        let mut runs: Vec<Vec<ChunkRef>> = Vec::new();
-        for (_, mut list) in by_pack {
-            list.sort_by_key(|c| c.at.offset);
-            list.dedup_by_key(|c| c.id);
-            for c in list {
-                let start = u64::from(c.at.offset);
-                match runs.last_mut() {
-                    Some(run) if fits(run, &c, start) => run.push(c),
-                    _ => runs.push(vec![c]),
-                }
-            }
-        }
-        futures::future::join_all(runs.iter().map(|run| self.fetch_run(keys, run))).await;
-    }
-
-    async fn fetch_run(&self, keys: &DomainKeys, run: &[ChunkRef]) {
-        let (Some(first), Some(last)) = (run.first(), run.last()) else { return };
-        // Only what nobody else is fetching: the leaders are held until the range is here.
-        let mut leaders = Vec::with_capacity(run.len());
-        for c in run {
-            if let Joined::Leader(l) = self.0.chunks.join(c.id) {
-                leaders.push((*c, l));
-            }
-        }
-        if leaders.is_empty() {
-            return;
-        }
-        let start = u64::from(first.at.offset);
-        let len = u64::from(last.at.offset) + u64::from(last.at.stored_len) - start;
-        let body = self.range(&first.at.pack, start, len).await;
-        for (c, leader) in leaders {
-            let got = match &body {
-                Ok(Some(b)) => {
-                    let from = (u64::from(c.at.offset) - start) as usize;
-                    let stored = b.slice(from..from + c.at.stored_len as usize);
-                    open_chunk(keys, &c, &stored).inspect(|_| self.keep_chunk(&c, stored.clone()))
-                }
-                Ok(None) => Err(Error::not_found("its pack is gone").at(first.at.pack)),
-                Err(e) => Err(e.clone()),
-            };
-            // A hint that does not hold, or a gap in the store, is settled one chunk at a time.
-            let got = match got {
-                Err(e) if matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::NotFound) => self.load_chunk(keys, &c).await,
-                other => other,
-            };
-            if let Ok(plain) = &got {
-                self.0.memory.chunks.insert(c.id, plain.clone());
-            }
-            leader.finish(got);
-        }
+    /// Chunks that are needed, fetched with as few requests as their places allow: begun by this call, done by the future. What fails here
+    /// is left to [`Self::chunk_now`], so this never fails.
+    pub fn chunks_ahead(&self, keys: &DomainKeys, chunks: &[ChunkRef]) -> impl Future<Output = ()> + Send + use<> {
+        self.begin(Some(keys), chunks)
     }
 
     async fn chunk_from_disk(&self, keys: &DomainKeys, chunk: &ChunkRef) -> Option<Bytes> {
         let disk = self.0.disk.clone()?;
         let (keys, chunk) = (keys.clone(), *chunk);
-        tokio::task::spawn_blocking(move || {
-            let key = CacheKey::from(chunk.id);
-            let hit = disk.lookup(&key)?;
-            let codec = Codec::from_u8(hit.frame.codec).ok()?;
-            let good = decode_chunk(codec, &hit.frame.stored, hit.frame.plain_len)
-                .and_then(|plain| if hit.verified { Ok(plain) } else { verify(keys.of(chunk.domain), &chunk.id, &plain).map(|()| plain) });
-            match good {
-                Ok(plain) => {
-                    if !hit.verified {
-                        disk.mark_verified(&key);
+        self.0
+            .store
+            .env()
+            .blocking(move || {
+                let key = CacheKey::from(chunk.id);
+                let hit = disk.lookup(&key)?;
+                let codec = Codec::from_u8(hit.frame.codec).ok()?;
+                let good = decode_chunk(codec, &hit.frame.stored, hit.frame.plain_len).and_then(|plain| {
+                    if hit.verified { Ok(plain) } else { verify(keys.of(chunk.domain), &chunk.id, &plain).map(|()| plain) }
+                });
+                match good {
+                    Ok(plain) => {
+                        if !hit.verified {
+                            disk.mark_verified(&key);
+                        }
+                        Some(plain)
                     }
-                    Some(plain)
+                    Err(_) => {
+                        disk.quarantine(&key);
+                        None
+                    }
                 }
-                Err(_) => {
-                    disk.quarantine(&key);
-                    None
-                }
-            }
-        })
-        .await
-        .ok()?
+            })
+            .await
+            .ok()?
     }
 
     async fn disk_lookup(&self, key: CacheKey) -> Option<Bytes> {
         let disk = self.0.disk.clone()?;
-        tokio::task::spawn_blocking(move || disk.lookup(&key).map(|h| h.frame.stored)).await.ok()?
+        self.0.store.env().blocking(move || disk.lookup(&key).map(|h| h.frame.stored)).await.ok()?
     }
 
     fn quarantine(&self, key: &CacheKey) {
@@ -357,14 +347,24 @@ impl Hydrator {
         }
     }
 
-    async fn range(&self, pack: &PackId, offset: u64, len: u64) -> Result<Option<Bytes>> {
+    /// The round of a read that is decided on now.
+    fn next_round(&self) -> u64 {
+        self.0.memory.counts.rounds.load(Relaxed) + 1
+    }
+
+    async fn range(&self, round: u64, pack: &PackId, offset: u64, len: u64) -> Result<Option<Bytes>> {
         let _slot = self.0.slots.acquire().await.map_err(|_| Error::closed("the daemon is shutting down"))?;
-        self.0.store.get_range(&pack.key(), offset, len).await
+        let counts = &self.0.memory.counts;
+        let answer = self.0.store.get_range(&pack.key(), offset, len).await;
+        counts.requests.fetch_add(1, Relaxed);
+        counts.rounds.fetch_max(round, Relaxed);
+        counts.bytes.fetch_add(answer.as_ref().ok().and_then(Option::as_ref).map_or(0, |b| b.len() as u64), Relaxed);
+        answer
     }
 
     /// Stored bytes of a frame: at the hinted place, else where the pack's directory or a forward says.
     async fn frame_bytes(&self, id: &[u8; 32], at: &FrameLoc, check: impl Fn(&Bytes) -> Result<()>) -> Result<Bytes> {
-        let hinted = match self.range(&at.pack, at.offset.into(), at.stored_len.into()).await {
+        let hinted = match self.range(self.next_round(), &at.pack, at.offset.into(), at.stored_len.into()).await {
             Ok(Some(b)) => match check(&b) {
                 Ok(()) => return Ok(b),
                 Err(e) => e.at(at.pack),
@@ -385,7 +385,7 @@ impl Hydrator {
             }
             let Some(directory) = read_directory(&self.0.store, &pack).await? else { continue };
             let Some(entry) = directory.lookup(id) else { continue };
-            if let Some(b) = self.range(&pack, entry.loc.offset.into(), entry.loc.stored_len.into()).await?
+            if let Some(b) = self.range(self.next_round(), &pack, entry.loc.offset.into(), entry.loc.stored_len.into()).await?
                 && check(&b).is_ok()
             {
                 return Ok(b);
@@ -393,15 +393,6 @@ impl Hydrator {
         }
         Err(hinted.hint("`fsck --deep` lists what is missing or damaged"))
     }
-}
-
-fn fits(run: &[ChunkRef], c: &ChunkRef, start: u64) -> bool {
-    let (Some(first), Some(last)) = (run.first(), run.last()) else { return false };
-    let end = u64::from(last.at.offset) + u64::from(last.at.stored_len);
-    first.at.pack == c.at.pack
-        && start >= end
-        && start - end <= COALESCE_GAP
-        && start + u64::from(c.at.stored_len) - u64::from(first.at.offset) <= COALESCE_MAX
 }
 
 fn open_chunk(keys: &DomainKeys, chunk: &ChunkRef, stored: &Bytes) -> Result<Bytes> {

@@ -1,14 +1,12 @@
 //! Protection for readers: a lease keeps a tree from collection while it is exported, compared or checked (`protocols.md` 7.5).
 
+use futures::future::BoxFuture;
+use hiloop_env::Env;
 use hiloop_types::{Error, Nonce, Result};
-use tokio::runtime::Handle;
 
-use crate::catalog::{self, FORMAT};
+use crate::catalog::{self, FORMAT, REDO};
 use crate::context::StoreContext;
 use crate::look::{SourceRoot, look_up};
-
-/// How often a source that moves is read again before the reader gives up.
-pub(crate) const REDO: usize = 16;
 
 /// A tree that cannot be collected until this is finished or dropped.
 pub struct ReadLease {
@@ -17,7 +15,7 @@ pub struct ReadLease {
     /// Absent for an empty workspace, which has nothing to lose.
     nonce: Option<Nonce>,
     /// Where it was taken: it may be dropped on a thread that is on no runtime.
-    runtime: Handle,
+    env: Env,
 }
 
 impl ReadLease {
@@ -26,35 +24,37 @@ impl ReadLease {
     ///
     /// # Errors
     /// As [`resolve`](crate::look::resolve); `Conflict` where the source moves all the time.
-    pub async fn take(ctx: &StoreContext, source: &str) -> Result<Self> {
-        let mut found = crate::look::resolve(ctx, source).await?;
-        for _ in 0..REDO {
-            let Some(root) = found.root else {
-                return Ok(Self { ctx: ctx.clone(), source: found, nonce: None, runtime: Handle::current() });
-            };
-            let doc = catalog::Lease {
-                format: FORMAT,
-                nonce: ctx.catalog.nonce(),
-                holder: ctx.holder.clone(),
-                root,
-                bases: found.bases.clone(),
-                created: ctx.catalog.now(),
-            };
-            ctx.catalog.create(&doc).await?;
-            let lease = Self { ctx: ctx.clone(), source: found, nonce: Some(doc.nonce), runtime: Handle::current() };
-            let again = look_up(ctx, lease.source.kind, &lease.source.name).await?;
-            match again {
-                Some(now) if now.same_tree(&lease.source) => return Ok(lease),
-                Some(now) => found = now,
-                None => {
-                    let gone = Error::not_found(format!("{} was deleted just now", lease.source.qualified())).at(ctx.store().name());
-                    lease.remove().await?;
-                    return Err(gone);
+    pub fn take<'a>(ctx: &'a StoreContext, source: &'a str) -> BoxFuture<'a, Result<Self>> {
+        Box::pin(async move {
+            let mut found = crate::look::resolve(ctx, source).await?;
+            for _ in 0..REDO {
+                let Some(root) = found.root else {
+                    return Ok(Self { ctx: ctx.clone(), source: found, nonce: None, env: ctx.env().here() });
+                };
+                let doc = catalog::Lease {
+                    format: FORMAT,
+                    nonce: ctx.catalog.nonce(),
+                    holder: ctx.holder.clone(),
+                    root,
+                    bases: found.bases.clone(),
+                    created: ctx.catalog.now(),
+                };
+                ctx.catalog.create(&doc).await?;
+                let lease = Self { ctx: ctx.clone(), source: found, nonce: Some(doc.nonce), env: ctx.env().here() };
+                let again = look_up(ctx, lease.source.kind, &lease.source.name).await?;
+                match again {
+                    Some(now) if now.same_tree(&lease.source) => return Ok(lease),
+                    Some(now) => found = now,
+                    None => {
+                        let gone = Error::not_found(format!("{} was deleted just now", lease.source.qualified())).at(ctx.store().name());
+                        lease.remove().await?;
+                        return Err(gone);
+                    }
                 }
+                lease.remove().await?;
             }
-            lease.remove().await?;
-        }
-        Err(Error::conflict(format!("{} moves faster than it can be read", found.qualified())).hint("take a snapshot and read that"))
+            Err(Error::conflict(format!("{} moves faster than it can be read", found.qualified())).hint("take a snapshot and read that"))
+        })
     }
 
     /// What is protected.
@@ -66,21 +66,25 @@ impl ReadLease {
     ///
     /// # Errors
     /// `Closed` where somebody dropped it (`gc --drop`): what is read from now on may be gone, and what was read may be incomplete.
-    pub async fn check(&self) -> Result<()> {
-        let Some(nonce) = self.nonce else { return Ok(()) };
-        match self.ctx.catalog.get::<catalog::Lease>(&nonce.to_string()).await? {
-            Some(_) => Ok(()),
-            None => Err(Error::closed("the lease on this tree was dropped by a collector (ESTALE)").at(self.source.qualified())),
-        }
+    pub fn check<'a>(&'a self) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let Some(nonce) = self.nonce else { return Ok(()) };
+            match self.ctx.catalog.get::<catalog::Lease>(&nonce.to_string()).await? {
+                Some(_) => Ok(()),
+                None => Err(Error::closed("the lease on this tree was dropped by a collector (ESTALE)").at(self.source.qualified())),
+            }
+        })
     }
 
     /// Ends the lease.
     ///
     /// # Errors
     /// As [`Self::check`], and those of the store.
-    pub async fn finish(self) -> Result<()> {
-        self.check().await?;
-        self.remove().await
+    pub fn finish(self) -> BoxFuture<'static, Result<()>> {
+        Box::pin(async move {
+            self.check().await?;
+            self.remove().await
+        })
     }
 
     async fn remove(mut self) -> Result<()> {
@@ -96,7 +100,7 @@ impl Drop for ReadLease {
     fn drop(&mut self) {
         let Some(nonce) = self.nonce.take() else { return };
         let catalog = self.ctx.catalog.clone();
-        self.runtime.spawn(async move {
+        self.env.spawn(async move {
             if let Err(e) = catalog.remove::<catalog::Lease>(&nonce.to_string()).await {
                 tracing::warn!(error = %e, lease = %nonce, "a lease stays behind");
             }

@@ -8,6 +8,7 @@
 //! - [`base`], [`fork`], [`delete`], [`gc`], [`fsck`], [`diff`], [`du`], [`export`], [`look`]: the commands over a store that need no
 //!   node state, each taking a [`context::StoreContext`].
 //! - [`hydrate`]: nodes and chunks from memory, disk cache or store.
+//! - [`front`]: the nodes that a cold open needs first.
 //! - [`ship`]: frames into packs, packs into the store.
 
 pub mod base;
@@ -19,7 +20,10 @@ pub mod du;
 pub mod export;
 pub mod fork;
 pub mod forward;
+pub mod front;
 pub mod fsck;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod gc;
 pub mod hydrate;
 mod layer;
@@ -31,4 +35,5 @@ pub mod ship;
 pub mod stop;
 mod traverse;
 mod view;
+pub mod volume;
 pub mod workspace;

@@ -1,12 +1,14 @@
 //! Looking at a store without mounting anything: what a SOURCE names, lists, lineage.
 
+use futures::future::BoxFuture;
 use hiloop_manifest::tree::RootRef;
 use hiloop_store::Version;
-use hiloop_types::{Error, Name, NameKind, Result, Session, WriterEpoch};
+use hiloop_types::{Claim, Error, Name, NameKind, Result, Session, WriterEpoch};
 use serde::Serialize;
 
 use crate::catalog::{BaseDoc, BaseRoot, Found, Head, LineageEvent, LineageKind, LostWindow, Parent, ParentKind, SnapshotDoc};
 use crate::context::StoreContext;
+use crate::front::Front;
 
 /// Longest chain that [`lineage`] follows: a defence against documents that name each other in a circle.
 const CHAIN_MAX: usize = 10_000;
@@ -20,6 +22,8 @@ pub struct SourceRoot {
     pub name: Name,
     /// The tree; absent for a workspace that has published nothing.
     pub root: Option<RootRef>,
+    /// What of the tree an opening reads first.
+    pub front: Front,
     /// Base roots that the tree may reference.
     pub bases: Vec<BaseRoot>,
     /// Inode numbers below this may be in use.
@@ -62,6 +66,7 @@ impl SourceRoot {
             bases: vec![BaseRoot { name: doc.name.clone(), root }],
             name: doc.name,
             root: Some(root),
+            front: doc.front,
             inode_limit: doc.inode_limit,
             quota: None,
             domain: doc.domain,
@@ -78,6 +83,7 @@ impl SourceRoot {
             kind: ParentKind::Snapshot,
             name: doc.name,
             root: Some(doc.root),
+            front: doc.front,
             bases: doc.bases,
             inode_limit: doc.inode_limit,
             quota: doc.quota,
@@ -95,6 +101,7 @@ impl SourceRoot {
             kind: ParentKind::Workspace,
             name: doc.name,
             root: doc.root,
+            front: doc.front,
             bases: doc.bases,
             inode_limit: doc.inode_limit,
             quota: doc.quota,
@@ -122,37 +129,39 @@ pub(crate) fn word(kind: ParentKind) -> &'static str {
 ///
 /// # Errors
 /// `Invalid` for a prefix or name that cannot be, and for a name that several kinds have; `NotFound`; those of the store.
-pub async fn resolve(ctx: &StoreContext, source: &str) -> Result<SourceRoot> {
-    let accepted = "use base:NAME, snapshot:NAME or workspace:NAME";
-    let (kinds, text): (&[ParentKind], &str) = match source.split_once(':') {
-        None => (&[ParentKind::Base, ParentKind::Snapshot, ParentKind::Workspace], source),
-        Some(("base", n)) => (&[ParentKind::Base], n),
-        Some(("snapshot", n)) => (&[ParentKind::Snapshot], n),
-        Some(("workspace", n)) => (&[ParentKind::Workspace], n),
-        Some((other, _)) => return Err(Error::invalid(format!("{other:?} is no kind of source")).at(source).hint(accepted)),
-    };
-    let of = match kinds {
-        [ParentKind::Base] => NameKind::Base,
-        [ParentKind::Snapshot] => NameKind::Snapshot,
-        _ => NameKind::Workspace,
-    };
-    let name = Name::new(of, text)?;
-    let reads = kinds.iter().map(|kind| look_up(ctx, *kind, &name));
-    let mut found: Vec<SourceRoot> = futures::future::try_join_all(reads).await?.into_iter().flatten().collect();
-    match (found.pop(), found.is_empty()) {
-        (Some(only), true) => Ok(only),
-        (Some(last), false) => {
-            found.push(last);
-            let all: Vec<_> = found.iter().map(SourceRoot::qualified).collect();
-            Err(Error::invalid(format!("{text:?} is ambiguous: it names {}", all.join(" and "))).hint(accepted))
+pub fn resolve<'a>(ctx: &'a StoreContext, source: &'a str) -> BoxFuture<'a, Result<SourceRoot>> {
+    Box::pin(async move {
+        let accepted = "use base:NAME, snapshot:NAME or workspace:NAME";
+        let (kinds, text): (&[ParentKind], &str) = match source.split_once(':') {
+            None => (&[ParentKind::Base, ParentKind::Snapshot, ParentKind::Workspace], source),
+            Some(("base", n)) => (&[ParentKind::Base], n),
+            Some(("snapshot", n)) => (&[ParentKind::Snapshot], n),
+            Some(("workspace", n)) => (&[ParentKind::Workspace], n),
+            Some((other, _)) => return Err(Error::invalid(format!("{other:?} is no kind of source")).at(source).hint(accepted)),
+        };
+        let of = match kinds {
+            [ParentKind::Base] => NameKind::Base,
+            [ParentKind::Snapshot] => NameKind::Snapshot,
+            _ => NameKind::Workspace,
+        };
+        let name = Name::new(of, text)?;
+        let reads = kinds.iter().map(|kind| look_up(ctx, *kind, &name));
+        let mut found: Vec<SourceRoot> = futures::future::try_join_all(reads).await?.into_iter().flatten().collect();
+        match (found.pop(), found.is_empty()) {
+            (Some(only), true) => Ok(only),
+            (Some(last), false) => {
+                found.push(last);
+                let all: Vec<_> = found.iter().map(SourceRoot::qualified).collect();
+                Err(Error::invalid(format!("{text:?} is ambiguous: it names {}", all.join(" and "))).hint(accepted))
+            }
+            (None, _) => {
+                let all: Vec<_> = kinds.iter().map(|k| word(*k)).collect();
+                Err(Error::not_found(format!("there is no {} {text:?}", all.join(", ")))
+                    .at(ctx.store().name())
+                    .hint("`list` shows what there is"))
+            }
         }
-        (None, _) => {
-            let all: Vec<_> = kinds.iter().map(|k| word(*k)).collect();
-            Err(Error::not_found(format!("there is no {} {text:?}", all.join(", ")))
-                .at(ctx.store().name())
-                .hint("`list` shows what there is"))
-        }
-    }
+    })
 }
 
 /// Reads one kind of document; `None` where there is none, or only a tombstone or the intent of a base.
@@ -218,7 +227,7 @@ pub struct WorkspaceRow {
     /// Dedup domain.
     pub domain: Name,
     /// Kubernetes claim.
-    pub claim: Option<String>,
+    pub claim: Option<Claim>,
     /// Seconds since 1970.
     pub created: u64,
 }
@@ -244,55 +253,61 @@ pub struct SnapshotRow {
 ///
 /// # Errors
 /// Those of the store; `Corrupt` for a document that cannot be read.
-pub async fn list_bases(ctx: &StoreContext) -> Result<Vec<BaseRow>> {
-    let row = |b: BaseDoc| BaseRow {
-        name: b.name,
-        root: b.root.map(|r| r.node.id.to_string()),
-        files: b.files,
-        bytes_logical: b.bytes_logical,
-        bytes_stored: b.bytes_stored,
-        domain: b.domain,
-        created: b.created,
-        holder: b.holder,
-    };
-    Ok(ctx.catalog.list::<BaseDoc>().await?.into_iter().map(|f| row(f.doc)).collect())
+pub fn list_bases<'a>(ctx: &'a StoreContext) -> BoxFuture<'a, Result<Vec<BaseRow>>> {
+    Box::pin(async move {
+        let row = |b: BaseDoc| BaseRow {
+            name: b.name,
+            root: b.root.map(|r| r.node.id.to_string()),
+            files: b.files,
+            bytes_logical: b.bytes_logical,
+            bytes_stored: b.bytes_stored,
+            domain: b.domain,
+            created: b.created,
+            holder: b.holder,
+        };
+        Ok(ctx.catalog.list::<BaseDoc>().await?.into_iter().map(|f| row(f.doc)).collect())
+    })
 }
 
 /// All workspaces that are not deleted, by name.
 ///
 /// # Errors
 /// As [`list_bases`].
-pub async fn list_workspaces(ctx: &StoreContext) -> Result<Vec<WorkspaceRow>> {
-    let row = |h: Head| WorkspaceRow {
-        open: h.session.is_some() && h.release.is_none(),
-        name: h.name,
-        root: h.root.map(|r| r.node.id.to_string()),
-        epoch: h.epoch,
-        sequence: h.sequence,
-        node: h.node,
-        parent: h.parent,
-        quota: h.quota,
-        domain: h.domain,
-        claim: h.claim,
-        created: h.created,
-    };
-    Ok(ctx.catalog.list::<Head>().await?.into_iter().filter(|f| !f.doc.tombstone).map(|f| row(f.doc)).collect())
+pub fn list_workspaces<'a>(ctx: &'a StoreContext) -> BoxFuture<'a, Result<Vec<WorkspaceRow>>> {
+    Box::pin(async move {
+        let row = |h: Head| WorkspaceRow {
+            open: h.is_open(),
+            name: h.name,
+            root: h.root.map(|r| r.node.id.to_string()),
+            epoch: h.epoch,
+            sequence: h.sequence,
+            node: h.node,
+            parent: h.parent,
+            quota: h.quota,
+            domain: h.domain,
+            claim: h.claim,
+            created: h.created,
+        };
+        Ok(ctx.catalog.list::<Head>().await?.into_iter().filter(|f| !f.doc.tombstone).map(|f| row(f.doc)).collect())
+    })
 }
 
 /// All snapshots, by name.
 ///
 /// # Errors
 /// As [`list_bases`].
-pub async fn list_snapshots(ctx: &StoreContext) -> Result<Vec<SnapshotRow>> {
-    let row = |s: SnapshotDoc| SnapshotRow {
-        name: s.name,
-        workspace: s.workspace,
-        root: s.root.node.id.to_string(),
-        epoch: s.epoch,
-        sequence: s.sequence,
-        created: s.created,
-    };
-    Ok(ctx.catalog.list::<SnapshotDoc>().await?.into_iter().map(|f| row(f.doc)).collect())
+pub fn list_snapshots<'a>(ctx: &'a StoreContext) -> BoxFuture<'a, Result<Vec<SnapshotRow>>> {
+    Box::pin(async move {
+        let row = |s: SnapshotDoc| SnapshotRow {
+            name: s.name,
+            workspace: s.workspace,
+            root: s.root.node.id.to_string(),
+            epoch: s.epoch,
+            sequence: s.sequence,
+            created: s.created,
+        };
+        Ok(ctx.catalog.list::<SnapshotDoc>().await?.into_iter().map(|f| row(f.doc)).collect())
+    })
 }
 
 /// One link of a chain of parents.
@@ -327,25 +342,27 @@ pub struct EpochWindow {
 ///
 /// # Errors
 /// As [`resolve`]; a parent that nothing is known about any more ends the chain and is no error.
-pub async fn lineage(ctx: &StoreContext, source: &str) -> Result<Vec<LineageStep>> {
-    let mut next = match resolve(ctx, source).await {
-        Ok(found) => Some(found.as_parent()),
-        Err(e) => Some(deleted_workspace(ctx, source).await?.ok_or(e)?),
-    };
-    let mut chain = Vec::new();
-    while let Some(at) = next.take() {
-        if chain.len() >= CHAIN_MAX {
-            return Err(Error::corrupt(format!("the lineage of {source} is longer than {CHAIN_MAX} steps")));
-        }
-        let (step, parent) = match at.kind {
-            ParentKind::Workspace | ParentKind::Tail => workspace_step(ctx, at).await?,
-            ParentKind::Snapshot => snapshot_step(ctx, at).await?,
-            ParentKind::Base => (step(&at, look_up(ctx, ParentKind::Base, &at.name).await?.is_none()), None),
+pub fn lineage<'a>(ctx: &'a StoreContext, source: &'a str) -> BoxFuture<'a, Result<Vec<LineageStep>>> {
+    Box::pin(async move {
+        let mut next = match resolve(ctx, source).await {
+            Ok(found) => Some(found.as_parent()),
+            Err(e) => Some(deleted_workspace(ctx, source).await?.ok_or(e)?),
         };
-        chain.push(step);
-        next = parent;
-    }
-    Ok(chain)
+        let mut chain = Vec::new();
+        while let Some(at) = next.take() {
+            if chain.len() >= CHAIN_MAX {
+                return Err(Error::corrupt(format!("the lineage of {source} is longer than {CHAIN_MAX} steps")));
+            }
+            let (step, parent) = match at.kind {
+                ParentKind::Workspace | ParentKind::Tail => workspace_step(ctx, at).await?,
+                ParentKind::Snapshot => snapshot_step(ctx, at).await?,
+                ParentKind::Base => (step(&at, look_up(ctx, ParentKind::Base, &at.name).await?.is_none()), None),
+            };
+            chain.push(step);
+            next = parent;
+        }
+        Ok(chain)
+    })
 }
 
 fn step(at: &Parent, deleted: bool) -> LineageStep {

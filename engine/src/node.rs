@@ -8,30 +8,36 @@ mod recover;
 mod retire;
 mod tail;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use futures::future::BoxFuture;
+
+pub(crate) use attach::read_super;
 pub use attach::{AttachReport, AttachRequest, Origin};
 pub use heartbeat::HeartbeatPace;
 use hiloop_cache::{Cache, CacheOptions, CacheStats};
 use hiloop_env::Env;
-use hiloop_journal::{DirLock, RecoveryReport, Usage};
+use hiloop_journal::{DirLock, Disk, RealDisk, RecoveryReport, Usage};
+use hiloop_manifest::DomainKey;
 use hiloop_store::{Store, StoreOptions, StoreUrl};
-use hiloop_types::{Error, MetaStore, Name, Nonce, Result, Session};
+use hiloop_types::{Error, MetaStore, Name, NameKind, Nonce, Result, Session};
+pub use open::Ground;
 use parking_lot::Mutex;
 pub use recover::Recovered;
 pub use retire::DetachReport;
 use tail::Tail;
 
-use crate::catalog::Catalog;
-use crate::hydrate::{Hydrator, Memory};
-use crate::workspace::{NodeShared, Workspace, WorkspaceStatus};
+use crate::catalog::{Catalog, PUBLIC_DOMAIN};
+use crate::context::StoreContext;
+use crate::hydrate::{DomainKeys, Hydration, Hydrator, Memory};
+use crate::workspace::{NodeShared, Shared, Workspace, WorkspaceStatus};
 
 /// How a store is opened: the seam for tests, which hand in stores that fail on purpose.
-pub type StoreOpener = Arc<dyn Fn(StoreUrl, StoreOptions, Env) -> futures::future::BoxFuture<'static, Result<Store>> + Send + Sync>;
+pub type StoreOpener = Arc<dyn Fn(StoreUrl, StoreOptions, Env) -> BoxFuture<'static, Result<Store>> + Send + Sync>;
 
 /// What an engine is opened with.
 #[derive(Clone)]
@@ -52,6 +58,8 @@ pub struct EngineOptions {
     pub journal: hiloop_journal::JournalOptions,
     /// How stores are opened.
     pub stores: StoreOpener,
+    /// The file system below journal and staging.
+    pub disk: Arc<dyn Disk>,
 }
 
 impl EngineOptions {
@@ -66,6 +74,7 @@ impl EngineOptions {
             pace: HeartbeatPace::default(),
             journal: hiloop_journal::JournalOptions::default(),
             stores: Arc::new(|url, options, env| Box::pin(async move { Store::open(&url, options, env).await })),
+            disk: Arc::new(RealDisk),
         }
     }
 }
@@ -82,13 +91,16 @@ pub(crate) struct Inner {
     pub meta: Arc<dyn MetaStore>,
     pub instance: Nonce,
     pub stores: tokio::sync::Mutex<HashMap<String, OpenStore>>,
-    pub workspaces: Mutex<HashMap<WorkspaceKey, Attached>>,
+    pub workspaces: Mutex<BTreeMap<WorkspaceKey, Attached>>,
+    /// Workspaces that are being attached: a second attach beside the first would fence it.
+    pub attaching: Mutex<BTreeSet<WorkspaceKey>>,
+    /// Fenced workspaces that may still be mounted: their reads go on, so their staging stays (`protocols.md` 1).
+    pub fenced: Mutex<Vec<Weak<Shared>>>,
     /// What the journal holds of openings that are not attached.
-    pub tails: Mutex<HashMap<Session, Tail>>,
+    pub tails: Mutex<BTreeMap<Session, Tail>>,
     pub releasing: AtomicBool,
     pub report: RecoveryReport,
-    pub tasks: Mutex<Vec<tokio::task::JoinHandle<()>>>,
-    pub _lock: DirLock,
+    pub _lock: Option<DirLock>,
 }
 
 /// A workspace is named within its store.
@@ -98,6 +110,31 @@ pub(crate) type WorkspaceKey = (String, Name);
 pub(crate) struct OpenStore {
     pub catalog: Catalog,
     pub hydrator: Hydrator,
+    /// Keys of dedup domains that were read: they never change.
+    keys: Arc<Mutex<HashMap<Name, DomainKey>>>,
+}
+
+impl OpenStore {
+    /// The key of a domain, made on first use.
+    pub fn key<'a>(&'a self, domain: &'a Name) -> BoxFuture<'a, Result<DomainKey>> {
+        Box::pin(async move {
+            if let Some(key) = self.keys.lock().get(domain) {
+                return Ok(key.clone());
+            }
+            let key = DomainKey(self.catalog.domain(domain).await?.key_bytes()?);
+            self.keys.lock().insert(domain.clone(), key.clone());
+            Ok(key)
+        })
+    }
+
+    /// Keys of the domains that the chunks of a tree of `domain` may belong to.
+    pub fn keys<'a>(&'a self, domain: &'a Name) -> BoxFuture<'a, Result<DomainKeys>> {
+        Box::pin(async move {
+            let public = Name::new(NameKind::Domain, PUBLIC_DOMAIN)?;
+            let (public, own) = futures::try_join!(self.key(&public), self.key(domain))?;
+            Ok(DomainKeys { public, own })
+        })
+    }
 }
 
 pub(crate) struct Attached {
@@ -117,6 +154,8 @@ pub struct NodeStatus {
     pub journal: Usage,
     /// Bytes of (nodes, chunks) in memory.
     pub memory: (u64, u64),
+    /// What was read of packs.
+    pub hydration: Hydration,
     /// Openings in the journal that nobody attached: `recover` or a mount takes them.
     pub tails: usize,
 }
@@ -130,6 +169,7 @@ impl Engine {
             cache: self.0.cache.stats(),
             journal: self.0.node.journal.usage(),
             memory: self.0.options.memory.usage(),
+            hydration: self.0.options.memory.hydration(),
             tails: self.0.tails.lock().values().filter(|t| !t.is_done()).count(),
         }
     }
@@ -146,6 +186,21 @@ impl Engine {
         &self.0.cache
     }
 
+    /// What the commands over a store need, with what this node has open and cached already.
+    ///
+    /// # Errors
+    /// Where the store cannot be opened.
+    pub fn context<'a>(&'a self, url: &'a str) -> BoxFuture<'a, Result<StoreContext>> {
+        Box::pin(async move { Ok(self.context_of(&self.store(url).await?)) })
+    }
+
+    /// Openings of this node that its journal holds and nobody attached: their heads may still name them, and then an attach resumes them.
+    pub fn unattached(&self) -> Vec<(String, Name)> {
+        let tails = self.0.tails.lock();
+        let own = tails.values().filter(|t| !t.is_done() && !t.stream.foreign);
+        own.map(|t| (t.stream.doc.store.clone(), t.stream.doc.name.clone())).collect()
+    }
+
     pub(crate) async fn store(&self, url: &str) -> Result<OpenStore> {
         let mut stores = self.0.stores.lock().await;
         if let Some(s) = stores.get(url) {
@@ -158,6 +213,7 @@ impl Engine {
         let open = OpenStore {
             catalog: Catalog::new(store.clone(), self.0.env.clone()),
             hydrator: Hydrator::new(store, self.0.options.memory.clone(), Some(self.0.cache.clone())),
+            keys: Arc::default(),
         };
         stores.insert(url.to_owned(), open.clone());
         Ok(open)
@@ -181,6 +237,13 @@ impl Inner {
 
 /// How long an answer of the store's probe holds (design.md 4).
 pub(crate) const PROBE_HOLDS: Duration = Duration::from_secs(24 * 3600);
+
+/// A journal that is damaged or failed takes nothing more, until the directory is opened again.
+pub(crate) fn journal_stopped(why: &Error) -> Error {
+    Error::closed(format!("the journal of this node is read-only: {why}")).hint(
+        "unmount what its daemon serves and let it end; where the journal is damaged, `recover` then starts one that keeps what is whole",
+    )
+}
 
 pub(crate) fn no_such_workspace(name: &Name) -> Error {
     Error::not_found(format!("workspace {name} is not attached here"))

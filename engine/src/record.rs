@@ -15,7 +15,7 @@
 //! piece that was put, for `Clear` (3) the two edges. `Put` and `Clear` change a block that an earlier record *since the last seal* set
 //! whole, so that replaying the records behind a published root never needs the tree below.
 
-use hiloop_manifest::schema::{Block, Key, KeyKind, Piece, Reader, StagedAt, Value, Writer};
+use hiloop_manifest::schema::{Block, Key, Piece, Reader, StagedAt, Value, Writer};
 use hiloop_manifest::tree::RootRef;
 use hiloop_types::{Error, Name, Nonce, Result, Seqno, Session, WriterEpoch};
 use serde::{Deserialize, Serialize};
@@ -172,7 +172,7 @@ impl Batch {
 /// Applies a batch that was read from the journal to the layer of its time.
 ///
 /// # Errors
-/// `Corrupt` where a put or clear names a block that the layer does not hold.
+/// `Corrupt` where a put or clear names a block that the layer does not hold, or something else than a block.
 pub fn replay(layer: &mut crate::layer::Layer, batch: Batch) -> Result<()> {
     for c in batch.changes {
         match c {
@@ -186,7 +186,6 @@ pub fn replay(layer: &mut crate::layer::Layer, batch: Batch) -> Result<()> {
 }
 
 fn edit(layer: &mut crate::layer::Layer, key: Key, f: impl FnOnce(&mut Block)) -> Result<()> {
-    debug_assert!(matches!(key.kind(), KeyKind::Block(..)));
     let Some(Some(Value::Block(block))) = layer.entries.get(&key) else {
         return Err(Error::corrupt(format!("a journal record edits {key:?}, which no earlier record set")));
     };

@@ -7,15 +7,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use hiloop_env::Env;
+use hiloop_env::{Env, Task};
 use hiloop_manifest::pack::{PackBuilder, PackKind};
 use hiloop_manifest::tree::{Node, NodeSink};
 use hiloop_manifest::{EncodedChunk, FrameLoc, LEVEL_HOT};
 use hiloop_store::{Settled, Store};
 use hiloop_types::{ChunkId, Error, Name, NodeId, Owner, PackId, Result, Session, WriterEpoch};
-use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
-use tokio::task::JoinHandle;
 
 /// Packs in flight of one shipper; with the two being built, its memory is at most this many packs and two more.
 const UPLOADS: usize = 4;
@@ -52,23 +50,21 @@ pub struct Shipped {
 pub struct Shipper {
     store: Store,
     env: Env,
-    runtime: Handle,
     origin: Origin,
     data: Option<PackBuilder>,
     nodes: Option<PackBuilder>,
     known: HashMap<ChunkId, FrameLoc>,
     slots: Arc<Semaphore>,
-    uploads: Vec<JoinHandle<Result<()>>>,
+    uploads: Vec<Task<Result<()>>>,
     shipped: Shipped,
 }
 
 impl Shipper {
     /// A shipper for one publish.
-    pub fn new(store: Store, env: Env, runtime: Handle, origin: Origin) -> Self {
+    pub fn new(store: Store, env: Env, origin: Origin) -> Self {
         Self {
             store,
             env,
-            runtime,
             origin,
             data: None,
             nodes: None,
@@ -112,7 +108,7 @@ impl Shipper {
             self.upload(open)?;
         }
         for task in std::mem::take(&mut self.uploads) {
-            self.runtime.block_on(task).map_err(|e| Error::internal(format!("an upload task died: {e}")))??;
+            self.env.block_on(task).map_err(|e| Error::internal(format!("an upload task died: {e}")))??;
         }
         Ok(self.shipped)
     }
@@ -128,14 +124,14 @@ impl Shipper {
         self.shipped.packs += 1;
         self.shipped.bytes += bytes.len() as u64;
         let slots = self.slots.clone();
-        let slot = self.runtime.block_on(slots.acquire_owned()).map_err(|_| Error::internal("the upload slots are closed"))?;
+        let slot = self.env.block_on(slots.acquire_owned()).map_err(|_| Error::internal("the upload slots are closed"))?;
         // An upload that failed ends the shipment now rather than after everything else was uploaded in vain.
-        if let Some(at) = self.uploads.iter().position(JoinHandle::is_finished) {
+        if let Some(at) = self.uploads.iter().position(Task::is_finished) {
             let done = self.uploads.swap_remove(at);
-            self.runtime.block_on(done).map_err(|e| Error::internal(format!("an upload task died: {e}")))??;
+            self.env.block_on(done).map_err(|e| Error::internal(format!("an upload task died: {e}")))??;
         }
         let store = self.store.clone();
-        self.uploads.push(self.runtime.spawn(async move {
+        self.uploads.push(self.env.spawn(async move {
             let _slot = slot;
             put_pack(&store, &id, bytes).await
         }));

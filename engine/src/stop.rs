@@ -9,10 +9,27 @@ use hiloop_types::Error;
 pub enum Miss {
     /// A manifest node.
     Node(NodeRef),
-    /// Chunks of file data.
-    Chunks(Vec<ChunkRef>),
+    /// Several, for one round: those without which the operation cannot go on, and those that it will probably need next, which are
+    /// fetched beside and not waited for.
+    Nodes {
+        /// Waited for; the first that cannot be had fails the operation.
+        needed: Vec<NodeRef>,
+        /// Not waited for.
+        ahead: Vec<NodeRef>,
+    },
+    /// Nodes with what a listing shows, all waited for. What is lost for good fails nobody here: the listing shows the rest.
+    Listing(Vec<NodeRef>),
+    /// Chunks of file data, as [`Miss::Nodes`].
+    Chunks {
+        /// Waited for.
+        needed: Vec<ChunkRef>,
+        /// Not waited for.
+        ahead: Vec<ChunkRef>,
+    },
     /// Staged data whose pages left the page cache.
     Staged(StagedAt),
+    /// Room for this many bytes of staged data: writers are ahead of the node's disk. Waits without a deadline.
+    Room(u64),
 }
 
 /// Why an operation stopped before it changed anything.

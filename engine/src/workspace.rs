@@ -14,7 +14,7 @@
 //! | bit rot in the journal | `J` (damage) | same | `D::node_lost_keeps_published` |
 //! | node lost for ever | `F::lost_window_is_recorded` | same | `D::node_lost_keeps_published` |
 //! | fenced by another node | `F::fenced_tail_becomes_a_fork` | same | `F::a_live_writer_is_refused_by_name_and_fenced_on_demand` |
-//! | store slow or away | `B::store_away_then_back` | same | same |
+//! | store slow or away | `B::store_away_then_back`; missing reads `D::a_miss_waits_for_a_store_that_is_away` | same | same |
 //!
 //! # Threads and locks
 //!
@@ -23,8 +23,11 @@
 //! memory return [`Stop::Miss`] and are run again after [`Workspace::fetch`].
 
 mod admission;
+mod ahead;
+mod neighbours;
 mod read;
 mod replicator;
+mod residency;
 mod scan;
 mod seal;
 mod state;
@@ -33,25 +36,34 @@ mod txn;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
 
 pub(crate) use admission::Control;
 pub use admission::{Admission, Cost};
+pub use ahead::Near;
 use hiloop_env::Env;
 use hiloop_journal::{Journal, StreamId};
 use hiloop_manifest::schema::{NameHasher, Timestamp, Totals};
 use hiloop_types::{Error, ErrorKind, Name, Result, Seqno, Session, WriterEpoch, limits};
+pub use neighbours::ReadAhead;
 use parking_lot::{Mutex, RwLock};
 pub use read::{Read, View};
 pub(crate) use replicator::{INO_RESERVE, Replicator, check_head, flushed, release as release_head, run as replicate};
+pub use residency::Residency;
 pub(crate) use state::{State, staged_at};
 pub use status::{Standing, WorkspaceStatus};
-use tokio::runtime::Handle;
 pub use txn::Txn;
 
 use crate::catalog::{BaseRoot, Catalog, Found, Head};
 use crate::hydrate::{DomainKeys, Hydrator};
 use crate::lease::ReadLease;
 use crate::stop::{Miss, Stop};
+
+/// Wait before what is missing is asked for again; doubles.
+const FETCH_PAUSE: Duration = Duration::from_millis(100);
+const FETCH_PAUSE_MAX: Duration = Duration::from_secs(2);
 
 /// What `fsync` waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -68,8 +80,8 @@ pub type Done = Box<dyn FnOnce(Result<()>) + Send>;
 
 /// What the workspaces of a node share.
 pub(crate) struct NodeShared {
+    /// Bound to the runtime that the engine was opened on.
     pub env: Env,
-    pub runtime: Handle,
     pub journal: Arc<Journal>,
     /// Unpublished bytes of all workspaces.
     pub backlog: AtomicU64,
@@ -93,8 +105,8 @@ pub(crate) struct Shared {
     pub session: Session,
     pub durability: Durability,
     pub read_only: bool,
-    /// Of a read-only opening; released when the last clone of the workspace goes.
-    pub _lease: Option<ReadLease>,
+    /// Of a read-only opening, until [`Workspace::release_lease`] or the end of the last clone.
+    pub lease: Mutex<Option<ReadLease>>,
     pub quota: Option<u64>,
     pub catalog: Catalog,
     pub hydrator: Hydrator,
@@ -107,6 +119,8 @@ pub(crate) struct Shared {
     pub replicator: Replicator,
     pub head: tokio::sync::Mutex<Found<Head>>,
     pub sequential: Mutex<read::Sequential>,
+    pub census: Mutex<residency::Census>,
+    pub neighbours: Mutex<neighbours::Neighbours>,
     pub fenced_hooks: Mutex<Vec<Box<dyn Fn() + Send + Sync>>>,
     /// Last time that was handed out, nanoseconds: file times never go backwards.
     pub last_time: AtomicU64,
@@ -170,18 +184,19 @@ impl Workspace {
         Ok((value, seqno))
     }
 
-    /// Brings what was missing into memory, on background threads; `done` is called once, within [`limits::READ_DEADLINE`].
-    pub fn fetch(&self, miss: Miss, done: Done) {
+    /// Brings what was missing into memory, on background threads; a store that does not answer is waited for at most `patience`, and
+    /// then `done` is called; for room ([`Miss::Room`]) when the disk has caught up.
+    pub fn fetch(&self, miss: Miss, patience: Duration, done: Done) {
         let shared = self.0.clone();
-        self.0.node.runtime.spawn(async move { done(shared.fetch(miss).await) });
+        self.0.node.env.spawn(async move { done(shared.fetch(miss, patience).await) });
     }
 
-    /// [`Self::fetch`] for callers that may block; not on a runtime thread.
+    /// [`Self::fetch`] with a patience of [`limits::READ_DEADLINE`], for callers that may block; not on a runtime thread.
     ///
     /// # Errors
     /// As [`Self::fetch`]'s result.
     pub fn fetch_blocking(&self, miss: Miss) -> Result<()> {
-        self.0.node.runtime.block_on(self.0.fetch(miss))
+        self.0.node.env.block_on(self.0.fetch(miss, limits::READ_DEADLINE))
     }
 
     /// Runs a reading operation, waiting for what it misses. Not on a runtime or FUSE thread.
@@ -218,8 +233,13 @@ impl Workspace {
         }
     }
 
-    /// Calls `done` once everything up to `upto` is as durable as this opening promises for `fsync`.
+    /// Calls `done` once everything up to `upto` is as durable as this opening promises for `fsync`. Where the workspace may not be
+    /// written any more that is never: whoever waits learns why.
     pub fn sync(&self, upto: Seqno, done: Done) {
+        let standing = self.0.standing.read().check(&self.0.name);
+        if let Err(e) = standing {
+            return done(Err(e));
+        }
         match self.0.durability {
             Durability::Local => self.0.node.journal.commit_async(upto, Box::new(move |r| done(r.map(drop)))),
             Durability::Replicated => self.0.replicator.when_published(upto, done),
@@ -229,6 +249,20 @@ impl Workspace {
     /// Number of the last accepted record of this workspace.
     pub fn accepted(&self) -> Seqno {
         self.0.state.read().accepted
+    }
+
+    /// Ends the lease of a read-only opening that nobody reads any more; without effect on others.
+    ///
+    /// # Errors
+    /// Those of the store: the lease then stays until `gc --drop`; `Closed` where it was dropped before.
+    pub fn release_lease<'a>(&'a self) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let lease = self.0.lease.lock().take();
+            match lease {
+                Some(lease) => lease.finish().await,
+                None => Ok(()),
+            }
+        })
     }
 
     /// Calls `hook` (from a thread of its own) when another session has taken the workspace over.
@@ -269,42 +303,87 @@ impl Shared {
             *standing = why.clone();
         }
         self.admission.wake_all();
-        self.replicator.fail_waiters(|| why.check(&self.name).err().unwrap_or_else(|| Error::closed("the workspace is closed")));
+        self.replicator.fail_waiters(&why.check(&self.name).err().unwrap_or_else(|| Error::closed("the workspace is closed")));
         if matches!(why, Standing::Fenced { .. }) {
             let shared = self.clone();
             // Hooks talk to the kernel, which may wait for a request that only another thread answers.
-            std::thread::spawn(move || shared.fenced_hooks.lock().iter().for_each(|h| h()));
+            self.node.env.blocking(move || shared.fenced_hooks.lock().iter().for_each(|h| h()));
         }
     }
 
-    pub async fn fetch(self: &Arc<Self>, miss: Miss) -> Result<()> {
-        let work = async {
-            match miss {
-                Miss::Node(n) => self.hydrator.node_now(&n).await.map(drop),
-                Miss::Chunks(chunks) => {
-                    self.hydrator.chunks_ahead(&self.keys, &chunks).await;
-                    for c in &chunks {
-                        self.hydrator.chunk_now(&self.keys, c).await?;
+    /// Waits until the disk has room for `bytes` more.
+    async fn room(&self, bytes: u64) -> Result<()> {
+        let (tx, rx) = tokio::sync::oneshot::channel();
+        self.node.journal.when_room(bytes, Box::new(move |r| drop(tx.send(r))));
+        rx.await.unwrap_or_else(|_| Err(Error::closed("the journal was closed")))
+    }
+
+    pub fn fetch<'a>(self: &'a Arc<Self>, miss: Miss, patience: Duration) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            // Reads have a deadline; a writer waits for as long as its disk is slow.
+            if matches!(miss, Miss::Room(_)) {
+                return self.fetch_once(&miss).await;
+            }
+            let mut last = None;
+            let patient = async {
+                let mut pause = FETCH_PAUSE;
+                loop {
+                    match self.fetch_once(&miss).await {
+                        // A store that refuses or is gone has not answered: whoever misses something waits for it (`protocols.md` 1).
+                        Err(e) if e.kind() == ErrorKind::Unavailable => last = Some(e),
+                        answered => return answered,
                     }
-                    Ok(())
+                    self.node.env.sleep(pause).await;
+                    pause = (pause * 2).min(FETCH_PAUSE_MAX);
                 }
-                Miss::Staged(at) => {
-                    let shared = self.clone();
-                    let read = tokio::task::spawn_blocking(move || shared.node.journal.verify_staged(&state::staged_ref(&at)));
-                    match read.await {
-                        // Published and released meanwhile: the operation will find the bytes elsewhere.
-                        Ok(Err(e)) if matches!(e.kind(), ErrorKind::Corrupt) && !self.state.read().names_slab(at.slab) => Ok(()),
-                        Ok(r) => r.map(drop),
-                        Err(e) => Err(Error::internal(format!("a read of staged data died: {e}"))),
+            };
+            match self.node.env.timeout(patience, patient).await {
+                Ok(answered) => answered,
+                Err(_) => Err(last.unwrap_or_else(|| {
+                    Error::unavailable(format!("the store did not answer within {:.1} s", patience.as_secs_f64())).at(&self.name)
+                })),
+            }
+        })
+    }
+
+    async fn fetch_once(self: &Arc<Self>, miss: &Miss) -> Result<()> {
+        match miss {
+            Miss::Node(n) => self.hydrator.node_now(n).await.map(drop),
+            Miss::Nodes { needed, ahead } => {
+                self.node.env.spawn(self.hydrator.nodes_ahead(&[needed.as_slice(), ahead].concat()));
+                for n in needed {
+                    self.hydrator.node_now(n).await?;
+                }
+                Ok(())
+            }
+            Miss::Listing(nodes) => {
+                self.hydrator.nodes_ahead(nodes).await;
+                for n in nodes {
+                    match self.hydrator.node_now(n).await {
+                        Err(e) if !matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::NotFound) => return Err(e),
+                        _ => {}
                     }
+                }
+                Ok(())
+            }
+            Miss::Chunks { needed, ahead } => {
+                self.node.env.spawn(self.hydrator.chunks_ahead(&self.keys, &[needed.as_slice(), ahead].concat()));
+                for c in needed {
+                    self.hydrator.chunk_now(&self.keys, c).await?;
+                }
+                Ok(())
+            }
+            Miss::Staged(at) => {
+                let (shared, at) = (self.clone(), *at);
+                let read = self.node.env.blocking(move || shared.node.journal.verify_staged(&state::staged_ref(&at)));
+                match read.await {
+                    // Published and released meanwhile: the operation will find the bytes elsewhere.
+                    Ok(Err(e)) if matches!(e.kind(), ErrorKind::Corrupt) && !self.state.read().names_slab(at.slab) => Ok(()),
+                    Ok(r) => r.map(drop),
+                    Err(e) => Err(Error::internal(format!("a read of staged data died: {e}"))),
                 }
             }
-        };
-        match tokio::time::timeout(limits::READ_DEADLINE, work).await {
-            Ok(r) => r,
-            Err(_) => {
-                Err(Error::unavailable(format!("the store did not answer within {} s", limits::READ_DEADLINE.as_secs())).at(&self.name))
-            }
+            Miss::Room(bytes) => self.room(*bytes).await,
         }
     }
 }

@@ -3,18 +3,17 @@
 use std::collections::BTreeMap;
 use std::hash::BuildHasher;
 use std::io;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use hiloop_env::Env;
-use hiloop_types::{Column, MetaBatch, MetaStore, Result, ResultExt};
+use hiloop_types::{Column, MetaBatch, MetaStore, Result, ResultExt, limits};
 use parking_lot::{Mutex, RwLock};
 
-use crate::disk::{Directory, Disk};
+use crate::disk::Disk;
 use crate::frame::{CacheKey, Frame, Hit};
-use crate::options::{BATCH_ROWS, CacheOptions, SHARDS};
+use crate::options::{CacheOptions, SHARDS};
 use crate::record::{self, Fault, Place};
 use crate::residency::{self, Row};
 use crate::shard::{Found, Seed, Shard};
@@ -65,20 +64,14 @@ fn seconds(time: Duration) -> u32 {
 }
 
 impl Cache {
-    /// Opens the cache in `dir` (made if missing), with what an earlier run left there as far as `meta` knows it.
+    /// Opens the cache on `disk` (a [`Directory`], or what tests and the simulator put there), with what an earlier run left as far as
+    /// `meta` knows it.
     ///
     /// # Errors
-    /// Invalid for contradicting options; otherwise when the directory or `meta` cannot be read. Damage to slabs is no error:
-    /// it loses the entries in them.
-    pub fn open(dir: &Path, options: CacheOptions, env: &Env, meta: Arc<dyn MetaStore>) -> Result<Self> {
-        let disk = Directory::open(dir).at(dir.display())?;
-        Self::open_on(Box::new(disk), options, env, meta).at(dir.display())
-    }
-
-    /// [`Self::open`] on another disk: for tests and the simulator.
+    /// Invalid for contradicting options; otherwise when the disk or `meta` cannot be read. Damage to slabs is no error: it loses the
+    /// entries in them.
     ///
-    /// # Errors
-    /// As [`Self::open`].
+    /// [`Directory`]: crate::Directory
     pub fn open_on(disk: Box<dyn Disk>, options: CacheOptions, env: &Env, meta: Arc<dyn MetaStore>) -> Result<Self> {
         options.check()?;
         let seed = Seed(env.random_u64());
@@ -313,7 +306,7 @@ impl Cache {
             batch.put(Column::Residency, residency::VERSION_KEY, residency::VERSION);
             self.meta.write(batch)?;
         }
-        for keys in stray.chunks(BATCH_ROWS) {
+        for keys in stray.chunks(limits::CACHE_ROWS) {
             let mut batch = MetaBatch::new();
             keys.iter().for_each(|key| batch.delete(Column::Residency, key.as_slice()));
             self.meta.write(batch)?;

@@ -39,12 +39,16 @@ pub trait Disk: Send + Sync {
 }
 
 /// A real directory: files named `slab-` and eight hexadecimal digits; other files are left alone.
-pub(crate) struct Directory {
+pub struct Directory {
     path: PathBuf,
 }
 
 impl Directory {
-    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+    /// The directory, made if missing.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn open(path: &Path) -> io::Result<Self> {
         std::fs::create_dir_all(path)?;
         Ok(Self { path: path.to_path_buf() })
     }

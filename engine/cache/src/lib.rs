@@ -17,6 +17,8 @@
 mod cache;
 mod disk;
 mod frame;
+#[doc(hidden)]
+pub mod fuzzing;
 mod options;
 mod policy;
 mod record;
@@ -31,7 +33,7 @@ mod upkeep;
 mod tests;
 
 pub use cache::Cache;
-pub use disk::{Disk, SlabFile};
+pub use disk::{Directory, Disk, SlabFile};
 pub use frame::{CacheKey, Frame, Hit};
 pub use options::CacheOptions;
 pub use policy::Usage;

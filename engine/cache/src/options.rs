@@ -9,16 +9,8 @@ use hiloop_types::{Error, Result};
 pub(crate) const SHARDS: usize = 64;
 /// Unit of hole punching, bytes: the block of the file systems we run on.
 pub(crate) const BLOCK: u64 = 4 * KIB;
-/// New entries of one shard that wait for the next tick to be written to the store; further ones wait for the slower round.
-pub(crate) const BORN_MAX: usize = 1024;
-/// Rows per batch written to the store.
-pub(crate) const BATCH_ROWS: usize = 4096;
 /// Buckets of the age histogram that pressure eviction works with: 32 KiB of memory while it runs.
 pub(crate) const AGE_BUCKETS: usize = 4096;
-/// Bytes that compaction moves per tick at most: a quarter of a slow disk's second.
-pub(crate) const COMPACT_BYTES: u64 = 16 * MIB;
-/// Slab files beyond twice what the content needs, before compaction begins.
-pub(crate) const SPARE_SLABS: u64 = 4;
 /// How long a round of writing last uses to the store takes, seconds.
 pub(crate) const TOUCH_ROUND: u32 = 300;
 

@@ -5,8 +5,9 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher};
 
+use hiloop_types::limits;
+
 use crate::frame::CacheKey;
-use crate::options::BORN_MAX;
 use crate::policy::{Ages, Cut, expired};
 use crate::record::Place;
 use crate::residency::Row;
@@ -203,7 +204,7 @@ impl Shard {
     }
 
     fn note_birth(&mut self, key: CacheKey) {
-        if self.born.len() < BORN_MAX {
+        if self.born.len() < limits::CACHE_BORN {
             self.born.push(key);
         }
     }

@@ -4,7 +4,7 @@
 //! looks there first: a reader that missed the flight by a moment then finds the result instead of fetching again. A leader that is dropped
 //! without a result (error, panic, cancelled task) wakes its waiters with [`Abandoned`]; one of them asks anew and leads.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::hash::Hash;
 use std::pin::Pin;
@@ -39,7 +39,7 @@ struct Flight<V> {
 }
 
 enum State<V> {
-    Flying { wakers: HashMap<u64, Waker>, callbacks: Vec<Callback<V>>, next: u64 },
+    Flying { wakers: BTreeMap<u64, Waker>, callbacks: Vec<Callback<V>>, next: u64 },
     Landed(Result<V, Abandoned>),
 }
 
@@ -86,7 +86,7 @@ impl<K: Eq + Hash + Clone, V: Clone> SingleFlight<K, V> {
         if let Some(flight) = flights.get(&key) {
             return Joined::Waiter(Waiter { flight: flight.clone(), ticket: None });
         }
-        let state = State::Flying { wakers: HashMap::new(), callbacks: Vec::new(), next: 0 };
+        let state = State::Flying { wakers: BTreeMap::new(), callbacks: Vec::new(), next: 0 };
         let flight = Arc::new(Flight { state: Mutex::new(state), landed: Condvar::new() });
         flights.insert(key.clone(), flight.clone());
         Joined::Leader(Leader { flights: self.flights.clone(), key, flight, done: false })
@@ -245,6 +245,7 @@ mod tests {
     }
 
     #[test]
+    #[allow(clippy::disallowed_methods, reason = "a real thread panics here")]
     fn a_leader_that_goes_away_leaves_nobody_hanging() {
         let flights = SingleFlight::new();
         let leader = lead(&flights, 1);

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use hiloop_types::{Column, MetaBatch, Result, ResultExt};
+use hiloop_types::{Column, MetaBatch, Result, ResultExt, limits};
 
 use crate::cache::{Cache, Held};
 use crate::frame::CacheKey;
-use crate::options::{BATCH_ROWS, COMPACT_BYTES, SHARDS, SPARE_SLABS, TOUCH_ROUND};
+use crate::options::{SHARDS, TOUCH_ROUND};
 use crate::policy::{self, Ages, Holding, Plan};
 use crate::record::Place;
 use crate::residency;
@@ -129,7 +129,7 @@ impl Cache {
             }
             self.give_back(upkeep, &freed);
             shard.lock().punched(freed.iter().map(|(_, len)| u64::from(*len)).sum());
-            for rows in freed.chunks(BATCH_ROWS) {
+            for rows in freed.chunks(limits::CACHE_ROWS) {
                 let mut batch = MetaBatch::new();
                 rows.iter().for_each(|(place, _)| batch.delete(Column::Residency, residency::row_key(*place)));
                 done = done.and(self.meta.write(batch).at("residency"));
@@ -227,15 +227,15 @@ impl Cache {
             let fills: Vec<_> = slabs.values().map(|s| (s.id, s.fill())).collect();
             let bytes: u64 = fills.iter().map(|(_, f)| f.bytes).sum();
             let needed = bytes.div_ceil(u64::from(self.options.slab_bytes));
-            if (fills.len() as u64) <= 2 * needed + SPARE_SLABS {
+            if (fills.len() as u64) <= 2 * needed + limits::CACHE_SPARE_SLABS {
                 return;
             }
             fills.into_iter().filter(|(_, f)| f.sealed && f.records > 0).min_by_key(|(id, f)| (f.bytes, *id))
         };
         let Some((id, _)) = emptiest else { return };
         let mut moved = 0;
-        for key in self.keys_of(id, BATCH_ROWS) {
-            if moved >= COMPACT_BYTES {
+        for key in self.keys_of(id, limits::CACHE_ROWS) {
+            if moved >= limits::CACHE_COMPACT {
                 break;
             }
             let shard = self.shard(&key);
@@ -264,7 +264,7 @@ impl Cache {
         let mut rows = Vec::new();
         for (at, shard) in self.shards.iter().enumerate() {
             shard.lock().take_dirty(round(at), &mut rows);
-            for rows in rows.chunks(BATCH_ROWS) {
+            for rows in rows.chunks(limits::CACHE_ROWS) {
                 let mut batch = MetaBatch::new();
                 rows.iter().for_each(|row| row.put(&mut batch));
                 self.meta.write(batch).at("residency")?;

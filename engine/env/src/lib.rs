@@ -1,11 +1,18 @@
-//! Clock and randomness of the engine (design.md 7, determinism): nothing else may read the time or draw a number, so that
-//! the real engine runs in a seeded simulator. `clippy.toml` bans the direct calls elsewhere.
+//! Clock, randomness, tasks and sleeping of the engine (design.md 7, determinism): nothing else may read the time, draw a number or
+//! start a task, so that the real engine runs in a seeded simulator. `clippy.toml` bans the direct calls elsewhere.
+//!
+//! Two kinds of threads stand outside: the journal's committer and upkeeper, whose bodies are steps that the simulator takes itself
+//! (`Journal::maintain`), and the workers of `publish-base`, which only compute.
+
+mod tasks;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
+use tasks::Tokio;
+pub use tasks::{Died, Elapsed, Job, Task, Tasks};
 
 /// Source of time. Monotonic time decides liveness, wall time is only ever shown or stored as a file time.
 pub trait Clock: Send + Sync {
@@ -26,17 +33,22 @@ pub trait Random: Send + Sync {
 pub struct Env {
     clock: Arc<dyn Clock>,
     random: Arc<dyn Random>,
+    tasks: Arc<dyn Tasks>,
 }
 
 impl Env {
-    /// The real clock and the operating system's randomness.
+    /// The real clock, the operating system's randomness, and tokio.
     pub fn real() -> Self {
-        Self { clock: Arc::new(RealClock::new()), random: Arc::new(OsRandom) }
+        Self::from_parts(Arc::new(RealClock::new()), Arc::new(OsRandom), Arc::new(Tokio(None)))
     }
-    /// A clock that only moves when told, and a seeded generator: for tests and the simulator.
+    /// A clock that only moves when told, and a seeded generator, for tests. Tasks and sleeps are tokio's.
     pub fn simulated(seed: u64) -> (Self, Arc<ManualClock>) {
         let clock = Arc::new(ManualClock::default());
-        (Self { clock: clock.clone(), random: Arc::new(SplitMix::new(seed)) }, clock)
+        (Self::from_parts(clock.clone(), Arc::new(Seeded::new(seed)), Arc::new(Tokio(None))), clock)
+    }
+    /// Surroundings made elsewhere: for the simulator.
+    pub fn from_parts(clock: Arc<dyn Clock>, random: Arc<dyn Random>, tasks: Arc<dyn Tasks>) -> Self {
+        Self { clock, random, tasks }
     }
     /// Monotonic time since an arbitrary start.
     pub fn monotonic(&self) -> Duration {
@@ -122,15 +134,16 @@ impl Clock for ManualClock {
 }
 
 /// SplitMix64: small, seeded, good enough for schedules and nonces in the simulator.
-struct SplitMix(Mutex<u64>);
+pub struct Seeded(Mutex<u64>);
 
-impl SplitMix {
-    fn new(seed: u64) -> Self {
+impl Seeded {
+    /// The sequence of `seed`.
+    pub fn new(seed: u64) -> Self {
         Self(Mutex::new(seed))
     }
 }
 
-impl Random for SplitMix {
+impl Random for Seeded {
     fn next_u64(&self) -> u64 {
         let mut s = self.0.lock();
         *s = s.wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use hiloop_types::limits::COMMIT_INTERVAL;
+use hiloop_types::limits::{COMMIT_INTERVAL, COMMITS_PARKED};
 use hiloop_types::{Error, ErrorKind, Result, ResultExt, Seqno};
 use parking_lot::{Condvar, Mutex};
 
 use crate::journal::Inner;
-use crate::options::{Fault, PARKED_MAX};
+use crate::options::Fault;
 
 /// What a parked caller runs when its number is flushed or never will be.
 pub type Done = Box<dyn FnOnce(Result<Seqno>) + Send>;
@@ -87,8 +87,8 @@ impl Inner {
             Ok(flushed)
         } else if let Some(e) = self.health.failure() {
             Err(e)
-        } else if turns.parked.len() >= PARKED_MAX {
-            Err(Error::exhausted(format!("{PARKED_MAX} commits are waiting already")))
+        } else if turns.parked.len() >= COMMITS_PARKED {
+            Err(Error::exhausted(format!("{COMMITS_PARKED} commits are waiting already")))
         } else {
             turns.parked.push((upto, done));
             self.commits.parked.notify_one();
@@ -159,8 +159,8 @@ impl Inner {
     }
     /// Starts write-back of staging and makes spare segments and slabs.
     pub(crate) fn upkeep(&self) {
-        if self.health.failure().is_some() {
-            return;
+        if let Some(e) = self.health.failure() {
+            return self.staging.wake(&Err(e));
         }
         let done = (|| {
             if self.staging.wants_write_back() {
@@ -190,12 +190,13 @@ impl Inner {
         self.commits.parked.notify_all();
         self.commits.upkeep.notify_all();
     }
-    /// Answers everyone who is still parked when the journal goes away.
+    /// Answers everyone who still waits when the journal goes away.
     pub(crate) fn refuse_parked(&self) {
         let parked = std::mem::take(&mut self.commits.turns.lock().parked);
         for (_, done) in parked {
             done(Err(Error::closed("the journal was closed before the commit")));
         }
+        self.staging.wake(&Err(Error::closed("the journal was closed before there was room")));
     }
 }
 

@@ -1,5 +1,6 @@
 //! Byte layouts (described in the crate's documentation): segment header, record, anchor slot, slab header.
 
+use hiloop_types::limits::JOURNAL_RECORD;
 use hiloop_types::{Error, Result, Seqno};
 
 /// Stream of a record: one workspace session.
@@ -22,9 +23,6 @@ pub struct StagedRef {
     pub crc: u32,
 }
 
-/// Largest record, header, staged list and body together, bytes.
-pub const RECORD_MAX: usize = 1 << 20;
-
 pub(crate) const VERSION: u32 = 1;
 /// Records and ranges start after one sector with the header.
 pub(crate) const DATA_START: u64 = 512;
@@ -36,9 +34,9 @@ pub(crate) const SLOT_LEN: usize = 4096;
 /// Links that an anchor slot can hold; recovery rewrites everything into one link when they run out.
 pub(crate) const LINKS_MAX: usize = 100;
 
-const SEGMENT_MAGIC: &[u8; 4] = b"HLJS";
-const ANCHOR_MAGIC: &[u8; 4] = b"HLJA";
-const SLAB_MAGIC: &[u8; 4] = b"HLJD";
+pub(crate) const SEGMENT_MAGIC: &[u8; 4] = b"HLJS";
+pub(crate) const ANCHOR_MAGIC: &[u8; 4] = b"HLJA";
+pub(crate) const SLAB_MAGIC: &[u8; 4] = b"HLJD";
 
 pub(crate) fn u16_at(b: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([b[at], b[at + 1]])
@@ -49,7 +47,7 @@ pub(crate) fn u32_at(b: &[u8], at: usize) -> u32 {
 pub(crate) fn u64_at(b: &[u8], at: usize) -> u64 {
     u64::from(u32_at(b, at)) | u64::from(u32_at(b, at + 4)) << 32
 }
-fn put32(b: &mut [u8], at: usize, v: u32) {
+pub(crate) fn put32(b: &mut [u8], at: usize, v: u32) {
     b[at..at + 4].copy_from_slice(&v.to_le_bytes());
 }
 fn put64(b: &mut [u8], at: usize, v: u64) {
@@ -103,7 +101,7 @@ fn open_header<'a>(b: &'a [u8], magic: &[u8; 4], len: usize) -> Result<Option<&'
     }
 }
 
-fn seal_header(b: &mut [u8], magic: &[u8; 4]) {
+pub(crate) fn seal_header(b: &mut [u8], magic: &[u8; 4]) {
     b[..4].copy_from_slice(magic);
     put32(b, 4, VERSION);
     let at = b.len() - 4;
@@ -216,7 +214,7 @@ pub(crate) fn segment_seed(incarnation: u64, generation: u64) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&incarnation.to_le_bytes()), &generation.to_le_bytes())
 }
 
-fn header_crc(seed: u32, offset: u64, header: &[u8]) -> u32 {
+pub(crate) fn header_crc(seed: u32, offset: u64, header: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c_append(seed, &offset.to_le_bytes()), &header[4..RECORD_HEADER])
 }
 
@@ -224,8 +222,8 @@ fn header_crc(seed: u32, offset: u64, header: &[u8]) -> u32 {
 pub(crate) fn encode_record(buf: &mut Vec<u8>, stream: StreamId, kind: u8, body: &[&[u8]], staged: &[StagedRef]) -> Result<()> {
     let len: usize = body.iter().map(|b| b.len()).sum();
     let total = RECORD_HEADER + staged.len() * STAGED_LEN + len;
-    if total > RECORD_MAX || staged.len() > usize::from(u16::MAX) {
-        return Err(Error::invalid(format!("record of {total} bytes; the most is {RECORD_MAX}")).hint("stage the data first"));
+    if total > JOURNAL_RECORD || staged.len() > usize::from(u16::MAX) {
+        return Err(Error::invalid(format!("record of {total} bytes; the most is {JOURNAL_RECORD}")).hint("stage the data first"));
     }
     buf.clear();
     buf.reserve(total + ALIGN);
@@ -291,7 +289,7 @@ pub(crate) fn parse_record(segment: &[u8], seed: u32, offset: u64) -> Option<Rec
     let class = RecordClass::from_byte(header[31])?;
     let (len, count) = (u32_at(header, 24) as usize, usize::from(u16_at(header, 28)));
     let end = RECORD_HEADER + count * STAGED_LEN + len;
-    if end > RECORD_MAX || end > rest.len() || u32_at(header, 0) != header_crc(seed, offset, header) {
+    if end > JOURNAL_RECORD || end > rest.len() || u32_at(header, 0) != header_crc(seed, offset, header) {
         return None;
     }
     let content = &rest[RECORD_HEADER..end];

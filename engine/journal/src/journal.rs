@@ -9,19 +9,19 @@ use std::thread::JoinHandle;
 
 use bytes::Bytes;
 use hiloop_env::Env;
-use hiloop_types::{Error, ErrorKind, Result, ResultExt, Seqno};
+use hiloop_types::{Error, ErrorKind, Result, ResultExt, Seqno, limits};
 use parking_lot::Mutex;
 
 use crate::anchor::Anchor;
 use crate::commit::{Commits, Done, committer, upkeeper};
 use crate::disk::Disk;
-use crate::format::{DATA_START, RECORD_MAX, SlabId, StagedRef, StreamId, encode_record};
+use crate::format::{DATA_START, SlabId, StagedRef, StreamId, encode_record};
 use crate::head::Head;
 use crate::health::{Health, State};
 use crate::options::{Class, Fault, JournalOptions};
 use crate::recovery::{RecoveredRecord, RecoveryReport, recover};
 use crate::segments::Pool;
-use crate::staging::{Staged, Staging};
+use crate::staging::{Room, Staged, Staging};
 
 /// Room that the journal takes, for metrics and `status`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,18 +155,25 @@ impl Journal {
     }
     /// Writes data to a staging slab, before the record that names it. Keep the result until that `append` has returned.
     ///
-    /// Returns at once as long as little is unflushed; at [`JournalOptions::staging_dirty`] it flushes first.
+    /// Never waits for the disk: `None` where [`JournalOptions::staging_dirty`] bytes are unflushed. Nothing was done then;
+    /// [`Journal::when_room`] says when to try again.
     ///
     /// # Errors
     /// `Invalid` for nothing or more than a slab holds, `Exhausted` when the disk is full, `Closed` when read-only.
-    pub fn stage(&self, data: &[u8]) -> Result<Staged> {
+    pub fn stage(&self, data: &[u8]) -> Result<Option<Staged>> {
         let inner = &*self.inner;
         inner.health.check()?;
         let staged = inner.staging.stage(data)?;
-        if inner.staging.crossed_half(data.len() as u64) {
+        if staged.is_none() || inner.staging.crossed_half(data.len() as u64) {
             inner.want_upkeep();
         }
         Ok(staged)
+    }
+    /// Calls `room` once when [`Journal::stage`] of `len` bytes may succeed, or never will: on the thread that flushed, or here. It
+    /// must not block.
+    pub fn when_room(&self, len: u64, room: Room) {
+        self.inner.staging.when_room(len, room);
+        self.inner.want_upkeep();
     }
     /// Reads `out.len()` bytes of a range from `skip` on. The checksum covers whole ranges and is not looked at.
     ///
@@ -274,7 +281,7 @@ impl Journal {
     }
     /// Largest record that fits, header and 24 bytes per staged range included.
     pub fn record_max(&self) -> usize {
-        RECORD_MAX.min((self.inner.options.segment_size - DATA_START) as usize)
+        limits::JOURNAL_RECORD.min((self.inner.options.segment_size - DATA_START) as usize)
     }
     /// Room taken now.
     pub fn usage(&self) -> Usage {

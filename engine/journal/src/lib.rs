@@ -67,14 +67,17 @@
 //!
 //! # Limits
 //!
-//! A record, staged list and all, is at most [`RECORD_MAX`] bytes and fits a segment; a staged range fits a slab; unsynced staging is
-//! at most [`hiloop_types::limits::STAGING_DIRTY`] plus the ranges being written.
+//! A record, staged list and all, is at most [`hiloop_types::limits::JOURNAL_RECORD`] bytes and fits a segment; a staged range fits a slab; unsynced staging is
+//! at most [`hiloop_types::limits::STAGING_DIRTY`] (a range beyond half of it may stand above): at the bound [`Journal::stage`] refuses
+//! and the caller's request is parked, since a request thread never waits for the disk.
 
 mod anchor;
 mod commit;
 pub mod dirlock;
 pub mod disk;
 mod format;
+#[doc(hidden)]
+pub mod fuzzing;
 mod head;
 mod health;
 mod journal;
@@ -89,10 +92,10 @@ mod walk;
 
 pub use dirlock::{DirLock, Ownership};
 pub use disk::{Disk, DiskFile, RealDisk};
-pub use format::{RECORD_MAX, SlabId, StagedRef, StreamId};
+pub use format::{SlabId, StagedRef, StreamId};
 pub use health::State;
 pub use journal::{Journal, Usage};
 pub use options::{Class, JournalOptions, OnDamage};
 pub use recovery::{Damage, Position, RecoveredRecord, RecoveryReport};
 pub use simdisk::SimDisk;
-pub use staging::Staged;
+pub use staging::{Room, Staged};

@@ -24,9 +24,6 @@ pub enum OnDamage {
     KeepPrefix,
 }
 
-/// Parked commits that may wait at once; each belongs to a request in flight, of which FUSE allows fewer.
-pub(crate) const PARKED_MAX: usize = 65_536;
-
 /// Sizes and policies of one journal.
 #[derive(Clone, Debug)]
 pub struct JournalOptions {
@@ -38,7 +35,7 @@ pub struct JournalOptions {
     pub preallocate: usize,
     /// Of these, segments that only [`Class::Reserve`] may open.
     pub reserve: usize,
-    /// Unsynced staging bytes at which a stager flushes before it returns; write-back starts at half of it.
+    /// Unsynced staging bytes at which a stager is refused until they are flushed; write-back starts at half of it.
     pub staging_dirty: u64,
     /// Run the committer and upkeep threads. Without them the caller drives [`crate::Journal::maintain`] (the simulator does).
     pub background: bool,

@@ -374,7 +374,7 @@ impl Job<'_> {
                     return Ok(false);
                 };
                 for (r, data) in moved.iter_mut().zip(&data) {
-                    let new = self.staging.stage(data)?;
+                    let new = self.staging.stage_or_flush(data)?;
                     *r = new.reference();
                     report.rewritten_bytes += data.len() as u64;
                     pins.push(new);

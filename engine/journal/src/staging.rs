@@ -14,6 +14,9 @@ use crate::format::{DATA_START, HEADER_LEN, SlabId, StagedRef, decode_slab_heade
 use crate::health::Health;
 use crate::options::{Fault, JournalOptions};
 
+/// What a caller that found no room runs once staging was written back, or never will be.
+pub type Room = Box<dyn FnOnce(Result<()>) + Send>;
+
 /// Ranges start on sector boundaries.
 const RANGE_ALIGN: u64 = 512;
 
@@ -78,6 +81,8 @@ pub(crate) struct Staging {
     dirty: AtomicU64,
     new_names: AtomicBool,
     flushing: Mutex<()>,
+    /// Callers that wait for room; each belongs to a request in flight.
+    waiting: Mutex<Vec<Room>>,
 }
 
 fn slab_path(dir: &Path, id: SlabId) -> PathBuf {
@@ -115,6 +120,7 @@ impl Staging {
             dirty: AtomicU64::new(0),
             new_names: AtomicBool::new(false),
             flushing: Mutex::new(()),
+            waiting: Mutex::default(),
         })
     }
     /// Keeps new slabs above an id that a record names.
@@ -186,14 +192,28 @@ impl Staging {
         filling.slab.pins.fetch_add(1, Ordering::AcqRel);
         Ok((filling.slab.clone(), offset))
     }
-    /// Writes a range. Above the dirty limit the caller flushes before it returns, so that no commit inherits more than that.
-    pub(crate) fn stage(&self, data: &[u8]) -> Result<Staged> {
+    /// Whether `len` more bytes may be unflushed. A range that is larger than the limit has its turn once little else is.
+    fn admits(&self, dirty: u64, len: u64) -> bool {
+        dirty + len <= self.dirty_limit || dirty <= self.dirty_limit / 2
+    }
+    /// Writes a range; `None` where too much is unflushed: then nothing was done, and [`Self::when_room`] says when to try again.
+    pub(crate) fn stage(&self, data: &[u8]) -> Result<Option<Staged>> {
         let len = data.len() as u64;
         if len == 0 || DATA_START + len > self.slab_size || len > u64::from(u32::MAX) {
             return Err(Error::invalid(format!("{len} bytes cannot be staged at once; a slab holds {}", self.slab_size - DATA_START)));
         }
-        let (slab, offset) = self.reserve(len)?;
-        let reference = StagedRef { slab: slab.id, offset, len: len as u32, crc: crc32c::crc32c(data) };
+        // The sum first: a flush subtracts from it what it took from the slab.
+        let taken = self.dirty.fetch_update(Ordering::AcqRel, Ordering::Acquire, |dirty| self.admits(dirty, len).then_some(dirty + len));
+        if taken.is_err() {
+            return Ok(None);
+        }
+        self.write(data).map(Some).inspect_err(|_| {
+            self.dirty.fetch_sub(len, Ordering::AcqRel);
+        })
+    }
+    fn write(&self, data: &[u8]) -> Result<Staged> {
+        let (slab, offset) = self.reserve(data.len() as u64)?;
+        let reference = StagedRef { slab: slab.id, offset, len: data.len() as u32, crc: crc32c::crc32c(data) };
         // From here the pin is given back on every way out.
         let staged = Staged { reference, slab };
         if let Err(e) = staged.slab.file.write_at(data, offset) {
@@ -203,16 +223,42 @@ impl Staging {
             }
             return Err(error);
         }
-        // The sum first: a flush subtracts from it what it took from the slab.
-        let before = self.dirty.fetch_add(len, Ordering::AcqRel);
-        staged.slab.dirty.fetch_add(len, Ordering::AcqRel);
-        if before + len > self.dirty_limit {
-            self.flush()?;
-        }
+        staged.slab.dirty.fetch_add(data.len() as u64, Ordering::AcqRel);
         Ok(staged)
+    }
+    /// As [`Self::stage`], flushing where it must: for recovery, which has nobody to wait for.
+    pub(crate) fn stage_or_flush(&self, data: &[u8]) -> Result<Staged> {
+        loop {
+            match self.stage(data)? {
+                Some(staged) => return Ok(staged),
+                None => self.flush()?,
+            }
+        }
+    }
+    /// Runs `room` after the next flush, or at once where `len` bytes have room by now. The caller sees to it that a flush comes.
+    pub(crate) fn when_room(&self, len: u64, room: Room) {
+        self.waiting.lock().push(room);
+        // A flush between the refusal and the push would have woken nobody.
+        match self.health.failure() {
+            Some(e) => self.wake(&Err(e)),
+            None if self.admits(self.dirty(), len) => self.wake(&Ok(())),
+            None => {}
+        }
+    }
+    /// Answers all that wait for room.
+    pub(crate) fn wake(&self, result: &Result<()>) {
+        let waiting = std::mem::take(&mut *self.waiting.lock());
+        for room in waiting {
+            room(result.clone());
+        }
     }
     /// Makes every range staged before the call durable.
     pub(crate) fn flush(&self) -> Result<()> {
+        let result = self.flush_one_at_a_time();
+        self.wake(&result);
+        result
+    }
+    fn flush_one_at_a_time(&self) -> Result<()> {
         let _one = self.flushing.lock();
         // A flush that failed while we waited may have been for our own bytes.
         if let Some(e) = self.health.failure() {

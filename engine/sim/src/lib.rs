@@ -1,4 +1,4 @@
-//! Small exhaustive models of the protocols (`protocols.md` 8).
+//! Small exhaustive models of the protocols (`protocols.md` 8), and the real engine in seeded worlds ([`world`]).
 //!
 //! The engine's protocols promise things about *every* interleaving of writers, forkers, collectors, publishers and faults. A test
 //! runs a few of them; this crate runs all of them, in worlds small enough that "all" is some ten thousand states.
@@ -38,11 +38,13 @@
 //! - Leases: their rule is the forks' (7.5). Quotas, inode numbers, backlog, caches.
 //! - Deaths of writers, deleters and collectors are pauses that never end. What a death leaves behind *for good* is modelled for forkers
 //!   and publishers only.
-//! - The real engine's code: this checks the protocol. The seeded simulator checks the code.
+//! - The real engine's code: this checks the protocol. [`world`] checks the code.
 
 pub mod disk;
+pub mod executor;
 pub mod explore;
 pub mod model;
 pub mod opening;
 pub mod rules;
 pub mod scenario;
+pub mod world;

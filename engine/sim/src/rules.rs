@@ -62,7 +62,7 @@ rules! {
     /// Dropped: a take-over leaves no cut-off behind.
     CutOff = "cut-off", "3.4", "late-snapshot";
     /// Dropped: a tail is recovered over the last root whose publish its node saw confirmed, not over the one that was cut off.
-    RecoverOverCutOff = "recover-over-cut-off", "3.4 (proposed)", "recover";
+    RecoverOverCutOff = "recover-over-cut-off", "3.4", "recover";
     /// Dropped: an opening leaves the sequence of the opening before in the head.
     OwnSequence = "own-sequence", "3.6", "takeover-publish";
     /// Dropped: everything that the session uploaded once is referenced again.
@@ -76,13 +76,13 @@ rules! {
     /// Dropped: marking stops at the pack that a root names.
     FollowForwards = "follow-forwards", "5.3", "repack";
     /// Dropped: the rewriter removes its intent although it does not know whether its forward will still appear.
-    RepackIntentUntilSettled = "repack-intent-until-settled", "5.3 (proposed)", "repack-unsettled";
+    RepackIntentUntilSettled = "repack-intent-until-settled", "5.3", "repack-unsettled";
     /// Dropped: a collector knows the forwards that stood before it listed packs and intents, and no later ones.
     ForwardsBehindIntents = "forwards-behind-intents", "7.1", "repack";
     /// Dropped: a collector does not mark the base roots that heads and intents record.
     BaseRootsMarked = "base-roots-marked", "7.1", "base-deleted";
     /// Dropped: intents that stood right behind the listing of packs protect new packs only, and are no roots.
-    FirstIntentsMark = "first-intents-mark", "7.1 (proposed)", "fork-alone";
+    FirstIntentsMark = "first-intents-mark", "7.1", "fork-alone";
     /// Dropped: a collector looks at the names once.
     RepeatPasses = "repeat-passes", "7.2", "fork-moving";
     /// Dropped: a deletion removes the name and nothing else.
@@ -94,13 +94,13 @@ rules! {
     /// Dropped: the source is not read again behind the intent.
     ForkReread = "fork-reread", "7.5", "fork-delete";
     /// Dropped: a fork removes its intent although it does not know whether its child will still appear.
-    ForkIntentUntilSettled = "fork-intent-until-settled", "7.5 (proposed)", "fork-unsettled";
+    ForkIntentUntilSettled = "fork-intent-until-settled", "7.5", "fork-unsettled";
     /// Dropped: a publisher does not read the bases that it reuses again behind its intent.
     ReuseReread = "reuse-reread", "7.6", "base-reuse";
     /// Dropped: a publisher puts the base over whatever has become of its intent.
     IntentBecomesBase = "intent-becomes-base", "7.6", "pack-keys";
     /// Dropped: a deletion forgets what the deleted head's owner may still name in a snapshot object.
-    DeletionCutsOff = "deletion-cuts-off", "7.3 (proposed)", "deleted-snapshot";
+    DeletionCutsOff = "deletion-cuts-off", "7.3", "deleted-snapshot";
 }
 
 impl Rule {

@@ -40,7 +40,11 @@ pub(super) fn write(
         let (own, behind) = rest.split_at(count);
         rest = behind;
         let one = Inode { tree, contents, number, inode, names: own };
-        one.write(&hasher, &mut records).map_err(|e| e.at(shown(tree, own)))?;
+        one.write(&mut records).map_err(|e| e.at(shown(tree, own)))?;
+    }
+    // A directory has one name, and inodes are numbered by their first: this is the order of their numbers.
+    for node in (0..tree.nodes.len()).filter(|n| tree.inode(*n).kind == SourceKind::Directory) {
+        entries(tree, node, &hasher, &mut records).map_err(|e| e.at(String::from_utf8_lossy(&tree.path(node)).into_owned()))?;
     }
     Ok(Summary { totals, next_ino, content: NodeId(*records.digest.finalize().as_bytes()) })
 }
@@ -112,14 +116,12 @@ struct Inode<'a> {
 }
 
 impl Inode<'_> {
-    /// Its records in key order: attributes, blocks or entries, names, extended attributes.
-    fn write(&self, hasher: &NameHasher, records: &mut Records<'_>) -> Result<()> {
+    /// Its records in key order: attributes, blocks, names, extended attributes.
+    fn write(&self, records: &mut Records<'_>) -> Result<()> {
         let me = ino(self.number);
         records.put(&Key::attr(me), &self.attr()?.encode())?;
-        match self.inode.content {
-            Some(content) => self.blocks(self.contents.extents(content.handle), records)?,
-            None if self.inode.kind == SourceKind::Directory => self.entries(hasher, records)?,
-            None => {}
+        if let Some(content) = self.inode.content {
+            self.blocks(self.contents.extents(content.handle), records)?;
         }
         for (_, node) in self.names {
             let node = *node as usize;
@@ -156,34 +158,17 @@ impl Inode<'_> {
         attr.target.clone_from(&i.target);
         if i.kind == SourceKind::Directory {
             let node = self.node();
+            let children = self.tree.children(node);
             attr.parent = ino(self.tree.nodes[self.tree.nodes[node].parent].inode);
-            attr.entries = self.tree.children(node).len() as u64;
+            attr.entries = children.len() as u64;
             attr.next_index = attr.entries + 1;
+            // The last number is that of an inode first met here, unless all are links to earlier ones; those numbers are in sequence.
+            let last = children.map(|n| ino(self.tree.nodes[n].inode).0).max().unwrap_or(0);
+            attr.children = Ino((last + 1).saturating_sub(attr.entries));
         } else {
             attr.next_index = 0;
         }
         Ok(attr)
-    }
-
-    fn entries(&self, hasher: &NameHasher, records: &mut Records<'_>) -> Result<()> {
-        let me = ino(self.number);
-        let children = self.tree.children(self.node());
-        let mut by_name = Vec::with_capacity(children.len());
-        for (i, node) in children.clone().enumerate() {
-            let child = &self.tree.nodes[node];
-            let entry = Entry { ino: ino(child.inode), kind: kind(self.tree.inode(node).kind), index: i as u64 + 1 };
-            by_name.push((hasher.entry(me, &child.name), entry));
-        }
-        by_name.sort_unstable_by(|a, b| a.0.cmp(&b.0));
-        for (key, entry) in by_name {
-            records.put(&key, &entry.encode())?;
-        }
-        for (i, node) in children.enumerate() {
-            let child = &self.tree.nodes[node];
-            let entry = IndexEntry { ino: ino(child.inode), kind: kind(self.tree.inode(node).kind), name: child.name.clone() };
-            records.put(&Key::index(me, i as u64 + 1), &entry.encode())?;
-        }
-        Ok(())
     }
 
     /// Cuts extents at block borders.
@@ -210,6 +195,28 @@ impl Inode<'_> {
         }
         close(me, &mut open, records).at("its last block")
     }
+}
+
+/// The names in the directory `node`, in key order.
+fn entries(tree: &SourceTree, node: usize, hasher: &NameHasher, records: &mut Records<'_>) -> Result<()> {
+    let me = ino(tree.nodes[node].inode);
+    let children = tree.children(node);
+    let mut by_name = Vec::with_capacity(children.len());
+    for (i, node) in children.clone().enumerate() {
+        let child = &tree.nodes[node];
+        let entry = Entry { ino: ino(child.inode), kind: kind(tree.inode(node).kind), index: i as u64 + 1 };
+        by_name.push((hasher.entry(me, &child.name), entry));
+    }
+    by_name.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+    for (key, entry) in by_name {
+        records.put(&key, &entry.encode())?;
+    }
+    for (i, node) in children.enumerate() {
+        let child = &tree.nodes[node];
+        let entry = IndexEntry { ino: ino(child.inode), kind: kind(tree.inode(node).kind), name: child.name.clone() };
+        records.put(&Key::index(me, i as u64 + 1), &entry.encode())?;
+    }
+    Ok(())
 }
 
 fn close(me: Ino, open: &mut (u64, Block), records: &mut Records<'_>) -> Result<()> {

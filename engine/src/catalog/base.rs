@@ -4,6 +4,8 @@ use hiloop_manifest::tree::RootRef;
 use hiloop_types::{Name, NodeId, Nonce, Session};
 use serde::{Deserialize, Serialize};
 
+use crate::front::Front;
+
 /// Domain of published bases: shared by everybody who reads the store.
 pub const PUBLIC_DOMAIN: &str = "public";
 
@@ -16,6 +18,9 @@ pub struct BaseDoc {
     pub name: Name,
     /// Absent while the base is being published: the object is then its own intent (`protocols.md` 7.6).
     pub root: Option<RootRef>,
+    /// What of the tree an opening reads first.
+    #[serde(default)]
+    pub front: Front,
     /// Bases whose chunks this one references.
     pub reuses: Vec<BaseRoot>,
     /// Dedup domain.
@@ -38,6 +43,9 @@ pub struct BaseDoc {
     pub nonce: Nonce,
     /// Seconds since 1970.
     pub created: u64,
+    /// When it was deleted, seconds since 1970; the document is then a tombstone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deleted: Option<u64>,
 }
 
 /// A base and the root it had when something was built on it; a root for collection, deleted or not (`protocols.md` 7.1).

@@ -1,10 +1,11 @@
 //! Heads, snapshots, and what is known about who wrote them.
 
 use hiloop_manifest::tree::RootRef;
-use hiloop_types::{Name, Nonce, Session, WriterEpoch};
+use hiloop_types::{Claim, Name, Nonce, ROOT_INO, Session, WriterEpoch};
 use serde::{Deserialize, Serialize};
 
 use super::BaseRoot;
+use crate::front::Front;
 
 /// The one mutable pointer of a workspace (`protocols.md` 3.1).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -21,6 +22,9 @@ pub struct Head {
     pub node: Option<Name>,
     /// The published tree; absent where nothing was published yet (an empty workspace).
     pub root: Option<RootRef>,
+    /// What of the tree an opening reads first.
+    #[serde(default)]
+    pub front: Front,
     /// Sequence of the root within (epoch, session).
     pub sequence: u64,
     /// Where the workspace came from.
@@ -33,8 +37,11 @@ pub struct Head {
     pub quota: Option<u64>,
     /// Dedup domain.
     pub domain: Name,
-    /// Kubernetes claim (`namespace/name`), where there is one.
-    pub claim: Option<String>,
+    /// Kubernetes claim that the workspace is bound to, where there is one. It never changes.
+    pub claim: Option<Claim>,
+    /// What the claim asked for when it was bound: a repeated request must ask for the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claimed: Option<Claimed>,
     /// Identity of the last conditional write (`protocols.md` 3.2).
     pub nonce: Nonce,
     /// Set by a release; absent while an opening owns the head.
@@ -47,6 +54,48 @@ pub struct Head {
     pub created: u64,
     /// What the last opening knew about the window before it.
     pub lost_window: Option<LostWindow>,
+}
+
+impl Head {
+    /// The head of a new workspace without content.
+    pub fn empty(catalog: &super::Catalog, name: Name, epoch: WriterEpoch, domain: Name, quota: Option<u64>) -> Self {
+        Self {
+            format: super::FORMAT,
+            name,
+            epoch,
+            session: None,
+            node: None,
+            root: None,
+            front: Front::default(),
+            sequence: 0,
+            parent: None,
+            bases: Vec::new(),
+            inode_limit: ROOT_INO.0 + 1,
+            quota,
+            domain,
+            claim: None,
+            claimed: None,
+            nonce: catalog.nonce(),
+            release: None,
+            cut_off: None,
+            tombstone: false,
+            created: catalog.now(),
+            lost_window: None,
+        }
+    }
+    /// True while an opening holds the head.
+    pub fn is_open(&self) -> bool {
+        self.session.is_some() && self.release.is_none()
+    }
+}
+
+/// What a claim asked for when a workspace was made for it or bound to it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Claimed {
+    /// Bytes; absent: any.
+    pub size: Option<u64>,
+    /// Base; what was adopted may come from elsewhere.
+    pub base: Option<Name>,
 }
 
 /// Where a workspace or snapshot came from: its parent only.
@@ -138,6 +187,9 @@ pub struct SnapshotDoc {
     pub sequence: u64,
     /// The tree.
     pub root: RootRef,
+    /// As in the head.
+    #[serde(default)]
+    pub front: Front,
     /// Base roots that the tree may reference.
     pub bases: Vec<BaseRoot>,
     /// As in the head.
@@ -152,6 +204,9 @@ pub struct SnapshotDoc {
     pub nonce: Nonce,
     /// Seconds since 1970.
     pub created: u64,
+    /// When it was deleted, seconds since 1970; the document is then a tombstone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deleted: Option<u64>,
 }
 
 /// One event in the life of a workspace; never deleted.
@@ -221,4 +276,7 @@ pub struct OwnedHead {
     pub accepted: u64,
     /// Last published sequence.
     pub published: u64,
+    /// Accepted bytes that are not published, for messages to newcomers.
+    #[serde(default)]
+    pub backlog_bytes: u64,
 }

@@ -9,6 +9,9 @@ use serde::de::DeserializeOwned;
 
 use super::{BaseDoc, CutOff, Deleted, DomainDoc, FORMAT, Head, Heartbeat, Intent, Lease, LineageEvent, SnapshotDoc};
 
+/// How often something that others move is tried again before they are told to be in the way.
+pub(crate) const REDO: usize = 16;
+
 /// A document of the catalog.
 pub trait Document: Serialize + DeserializeOwned + Clone {
     /// Key prefix, with the slash.
@@ -17,15 +20,28 @@ pub trait Document: Serialize + DeserializeOwned + Clone {
     const KIND: &'static str;
     /// The part of the key behind [`Self::PREFIX`].
     fn id(&self) -> String;
+    /// True for what only marks that something was deleted; [`Catalog::get`] and [`Catalog::list`] do not show it.
+    fn is_buried(&self) -> bool {
+        false
+    }
 }
 
 /// Kinds of document whose conditional writes carry a nonce of their own.
-trait Signed: Document {
+pub(crate) trait Signed: Document {
     fn nonce(&self) -> Nonce;
 }
 
+/// What is deleted by swapping a tombstone in, as no store removes on a condition: a removal that comes late, or is sent again after
+/// an unclear answer, would take what was made under the name since.
+pub(crate) trait Mortal: Document {
+    /// The tombstone of this document.
+    fn tombstone(self, nonce: Nonce, at: u64) -> Self;
+    /// True where `self` is a later state of the thing that `other` describes, not another thing of its name.
+    fn same_life(&self, other: &Self) -> bool;
+}
+
 macro_rules! document {
-    ($ty:ty, $prefix:literal, $kind:literal, |$d:ident| $id:expr) => {
+    ($ty:ty, $prefix:literal, $kind:literal, |$d:ident| $id:expr $(, $buried:ident)?) => {
         impl Document for $ty {
             const PREFIX: &'static str = $prefix;
             const KIND: &'static str = $kind;
@@ -33,13 +49,18 @@ macro_rules! document {
                 let $d = self;
                 $id
             }
+            $(
+                fn is_buried(&self) -> bool {
+                    self.$buried.is_some()
+                }
+            )?
         }
     };
 }
 
 document!(Head, "heads/", "workspace", |d| d.name.to_string());
-document!(BaseDoc, "bases/", "base", |d| d.name.to_string());
-document!(SnapshotDoc, "snapshots/", "snapshot", |d| d.name.to_string());
+document!(BaseDoc, "bases/", "base", |d| d.name.to_string(), deleted);
+document!(SnapshotDoc, "snapshots/", "snapshot", |d| d.name.to_string(), deleted);
 document!(DomainDoc, "domains/", "domain", |d| d.name.to_string());
 document!(Heartbeat, "nodes/", "node", |d| d.node.to_string());
 document!(Intent, "intents/", "intent", |d| d.nonce.to_string());
@@ -70,6 +91,23 @@ impl Signed for BaseDoc {
 impl Signed for SnapshotDoc {
     fn nonce(&self) -> Nonce {
         self.nonce
+    }
+}
+
+impl Mortal for BaseDoc {
+    fn tombstone(self, nonce: Nonce, at: u64) -> Self {
+        Self { root: None, reuses: Vec::new(), content: None, nonce, deleted: Some(at), ..self }
+    }
+    fn same_life(&self, other: &Self) -> bool {
+        self.session == other.session
+    }
+}
+impl Mortal for SnapshotDoc {
+    fn tombstone(self, nonce: Nonce, at: u64) -> Self {
+        Self { bases: Vec::new(), nonce, deleted: Some(at), ..self }
+    }
+    fn same_life(&self, other: &Self) -> bool {
+        self.nonce == other.nonce
     }
 }
 
@@ -113,6 +151,11 @@ impl Catalog {
 
     /// Reads a document by its id.
     pub async fn get<T: Document>(&self, id: &str) -> Result<Option<Found<T>>> {
+        Ok(self.get_or_tombstone(id).await?.filter(|f: &Found<T>| !f.doc.is_buried()))
+    }
+
+    /// As [`Self::get`], tombstones too.
+    pub(crate) async fn get_or_tombstone<T: Document>(&self, id: &str) -> Result<Option<Found<T>>> {
         let key = format!("{}{id}", T::PREFIX);
         match self.store.get(&key).await? {
             None => Ok(None),
@@ -140,6 +183,13 @@ impl Catalog {
 
     /// All documents of a kind, sorted by key. One unreadable document fails the call: a partial list must never look whole.
     pub async fn list<T: Document>(&self) -> Result<Vec<Found<T>>> {
+        let mut all: Vec<Found<T>> = self.list_with_tombstones().await?;
+        all.retain(|f| !f.doc.is_buried());
+        Ok(all)
+    }
+
+    /// As [`Self::list`], tombstones too.
+    pub(crate) async fn list_with_tombstones<T: Document>(&self) -> Result<Vec<Found<T>>> {
         let mut keys: Vec<String> = self.store.list(T::PREFIX).await?.into_iter().map(|o| o.key).collect();
         keys.sort();
         let mut out = Vec::with_capacity(keys.len());
@@ -211,7 +261,7 @@ impl Catalog {
     }
     /// Creates a base or its intent. `Ok(Err(found))` where one is there.
     pub async fn create_base(&self, base: &BaseDoc) -> Result<Result<Version, Option<Found<BaseDoc>>>> {
-        self.create_signed(base).await
+        self.create_over_tombstone(base).await
     }
     /// Turns a base's intent into the base. `Ok(Err(found))` where somebody else did.
     pub async fn swap_base(&self, version: &Version, base: &BaseDoc) -> Result<Result<Version, Option<Found<BaseDoc>>>> {
@@ -219,7 +269,27 @@ impl Catalog {
     }
     /// Creates a snapshot. `Ok(Err(found))` where one of that name is there.
     pub async fn create_snapshot(&self, doc: &SnapshotDoc) -> Result<Result<Version, Option<Found<SnapshotDoc>>>> {
-        self.create_signed(doc).await
+        self.create_over_tombstone(doc).await
+    }
+
+    /// As [`Self::create_signed`]; a tombstone is not there.
+    async fn create_over_tombstone<T: Signed>(&self, doc: &T) -> Result<Result<Version, Option<Found<T>>>> {
+        let mut put = self.create_signed(doc).await?;
+        // Others may make and delete the same name in between; one that goes on for ever is theirs.
+        for _ in 0..REDO {
+            match put {
+                Err(Some(old)) if old.doc.is_buried() => put = self.swap_signed(&old.version, doc).await?,
+                other => return Ok(other),
+            }
+        }
+        Ok(put)
+    }
+
+    /// Swaps a tombstone in for what was read. `Ok(Err(now))` where it is another by now, or gone.
+    pub(crate) async fn bury<T: Mortal + Signed>(&self, found: &Found<T>) -> Result<Result<(), Option<Found<T>>>> {
+        let tombstone = found.doc.clone().tombstone(self.nonce(), self.now());
+        let swapped = self.swap_signed(&found.version, &tombstone).await?;
+        Ok(swapped.map(drop).map_err(|now| now.filter(|n| !n.doc.is_buried())))
     }
 
     /// The domain's document, made on first use.
@@ -265,13 +335,13 @@ impl DomainDoc {
     }
 }
 
-fn encode<T: Document>(doc: &T) -> Result<(String, Bytes)> {
+pub(crate) fn encode<T: Document>(doc: &T) -> Result<(String, Bytes)> {
     let key = format!("{}{}", T::PREFIX, doc.id());
     let bytes = serde_json::to_vec_pretty(doc).map_err(|e| Error::internal(format!("cannot encode a {}: {e}", T::KIND)).at(&key))?;
     Ok((key, bytes.into()))
 }
 
-fn decode<T: Document>(key: &str, bytes: &[u8]) -> Result<T> {
+pub(crate) fn decode<T: Document>(key: &str, bytes: &[u8]) -> Result<T> {
     #[derive(serde::Deserialize)]
     struct Format {
         format: u32,

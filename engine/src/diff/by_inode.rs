@@ -49,8 +49,6 @@ struct Group {
     attr: Option<(Option<Bytes>, Option<Bytes>)>,
     data: bool,
     xattrs: bool,
-    /// A directory's entries differ.
-    entries: bool,
     lost: Vec<NameAt>,
     gained: Vec<NameAt>,
 }
@@ -88,10 +86,9 @@ impl Sides<'_> {
     async fn take(&mut self, group: &mut Group, change: Change, each: Each<'_>) -> Result<()> {
         let kind = KeyKind::parse(&change.key)?;
         let ino = match kind {
-            KeyKind::Super | KeyKind::Orphan(_) => return Ok(()),
-            KeyKind::Attr(ino) | KeyKind::Block(ino, _) | KeyKind::Index(ino, _) | KeyKind::Xattr(ino, _) => ino,
-            KeyKind::Entry { dir, .. } => dir,
-            KeyKind::BackRef { ino, .. } => ino,
+            // What names changed, the back-references of the inodes tell.
+            KeyKind::Super | KeyKind::Orphan(_) | KeyKind::Entry { .. } | KeyKind::Index(..) => return Ok(()),
+            KeyKind::Attr(ino) | KeyKind::Block(ino, _) | KeyKind::Xattr(ino, _) | KeyKind::BackRef { ino, .. } => ino,
         };
         if ino != group.ino {
             self.tell(group, each).await?;
@@ -100,13 +97,12 @@ impl Sides<'_> {
         match kind {
             KeyKind::Attr(_) => group.attr = Some((change.old, change.new)),
             KeyKind::Block(..) => group.data |= !same_block(change.old.as_ref(), change.new.as_ref())?,
-            KeyKind::Entry { .. } | KeyKind::Index(..) => group.entries = true,
             KeyKind::Xattr(..) => group.xattrs = true,
             KeyKind::BackRef { dir, index, .. } => {
                 let list = if change.old.is_some() { &mut group.lost } else { &mut group.gained };
                 list.push(NameAt { dir, index });
             }
-            KeyKind::Super | KeyKind::Orphan(_) => {}
+            KeyKind::Super | KeyKind::Orphan(_) | KeyKind::Entry { .. } | KeyKind::Index(..) => {}
         }
         Ok(())
     }
@@ -178,8 +174,9 @@ impl Sides<'_> {
                 (None, None) => {}
             }
         }
-        let directory = file == FileKind::Directory;
-        let d = differs(!(directory && (group.entries || moved)));
+        // A name that came moved the next index, one that went and none that came the number.
+        let entries = (old.next_index, old.entries) != (new.next_index, new.entries);
+        let d = differs(!(file == FileKind::Directory && (entries || moved)));
         if !d.any() {
             return Ok(());
         }

@@ -1,6 +1,7 @@
 //! Is a tree a file system? One pass over its records in key order.
 //!
-//! Within a directory, entries by name and by index are compared one to one; within an inode, links, blocks and counts. What two inodes
+//! Within an inode, links, blocks and counts are compared; within a directory, whose names stand behind all inodes, entries by name and by
+//! index one to one, and with the counts of its inode. What two inodes
 //! say about each other (an entry names an inode of some type; a back-reference names the entry) is compared by a sum of digests over
 //! all names from either side: equal sums, equal sets. Only where they differ a second pass asks for each name.
 
@@ -55,6 +56,9 @@ struct Structure {
     orphans: HashSet<u64>,
     totals: Totals,
     open: Option<Open>,
+    /// Directories whose names have not passed.
+    counts: HashMap<u64, Counts>,
+    names: Option<Names>,
     /// Parent of each directory.
     parents: HashMap<u64, u64>,
     from_directories: u128,
@@ -67,13 +71,27 @@ struct Open {
     ino: u64,
     attr: Attr,
     allocated: u64,
+    names: u32,
+    dir: Option<u64>,
+}
+
+/// What a directory's inode says about its names.
+struct Counts {
+    entries: u64,
+    next_index: u64,
+    nlink: u32,
+    orphan: bool,
+}
+
+/// The directory whose names are passing.
+#[derive(Default)]
+struct Names {
+    dir: u64,
     /// Entries by name, waiting for the same by index.
-    entries: HashMap<u64, (Entry, u64)>,
+    by_name: HashMap<u64, (Entry, u64)>,
     indexed: u64,
     subdirectories: u32,
     last_index: u64,
-    names: u32,
-    dir: Option<u64>,
 }
 
 fn digest(ino: u64, dir: u64, index: u64, kind: FileKind) -> u128 {
@@ -120,12 +138,12 @@ impl Structure {
             KeyKind::Entry { dir, hash, name } => {
                 let entry = Entry::decode(value)?;
                 let honest = self.superblock.as_ref().is_some_and(|(_, h)| h.hash(name) == hash);
-                let twice = self.of(dir)?.entries.insert(entry.index, (entry, hash)).is_some();
+                let twice = self.names_of(dir).by_name.insert(entry.index, (entry, hash)).is_some();
                 if !honest || twice || !good_name(name) {
                     self.fault(Some(dir.0), format!("entry {:?} has a wrong hash, index or name", String::from_utf8_lossy(name)));
                 }
             }
-            KeyKind::Index(dir, index) => self.index(dir, index, &IndexEntry::decode(value)?)?,
+            KeyKind::Index(dir, index) => self.index(dir, index, &IndexEntry::decode(value)?),
             KeyKind::BackRef { ino, dir, index } => {
                 let open = self.of(ino)?;
                 open.names += 1;
@@ -143,30 +161,29 @@ impl Structure {
     fn begin(&mut self, ino: Ino, attr: Attr) {
         self.totals.inodes += 1;
         self.highest = self.highest.max(ino.0);
-        self.open = Some(Open {
-            ino: ino.0,
-            attr,
-            allocated: 0,
-            entries: HashMap::new(),
-            indexed: 0,
-            subdirectories: 0,
-            last_index: 0,
-            names: 0,
-            dir: None,
-        });
+        self.open = Some(Open { ino: ino.0, attr, allocated: 0, names: 0, dir: None });
     }
 
     fn of(&mut self, ino: Ino) -> Result<&mut Open> {
         self.open.as_mut().filter(|o| o.ino == ino.0).ok_or_else(|| Error::corrupt(format!("inode {ino} has records but no attributes")))
     }
 
-    fn index(&mut self, dir: Ino, index: u64, by_index: &IndexEntry) -> Result<()> {
+    /// The names that are passing; those of the directory before are told.
+    fn names_of(&mut self, dir: Ino) -> &mut Names {
+        if self.names.as_ref().is_none_or(|n| n.dir != dir.0) {
+            self.close();
+            self.close_names();
+        }
+        self.names.get_or_insert_with(|| Names { dir: dir.0, ..Names::default() })
+    }
+
+    fn index(&mut self, dir: Ino, index: u64, by_index: &IndexEntry) {
         let hash = self.superblock.as_ref().map(|(_, h)| h.hash(&by_index.name));
-        let open = self.of(dir)?;
-        open.indexed += 1;
-        open.last_index = index;
-        open.subdirectories += u32::from(by_index.kind == FileKind::Directory);
-        let by_name = open.entries.remove(&index);
+        let names = self.names_of(dir);
+        names.indexed += 1;
+        names.last_index = index;
+        names.subdirectories += u32::from(by_index.kind == FileKind::Directory);
+        let by_name = names.by_name.remove(&index);
         let agree = by_name.is_some_and(|(e, h)| (e.ino, e.kind) == (by_index.ino, by_index.kind) && Some(h) == hash);
         if !agree {
             self.fault(
@@ -175,7 +192,26 @@ impl Structure {
             );
         }
         self.from_directories = self.from_directories.wrapping_add(digest(by_index.ino.0, dir.0, index, by_index.kind));
-        Ok(())
+    }
+
+    fn close_names(&mut self) {
+        let Some(names) = self.names.take() else { return };
+        match self.counts.remove(&names.dir) {
+            Some(counts) => self.compare(&names, &counts),
+            None => self.fault(Some(names.dir), "has entries and is no directory"),
+        }
+    }
+
+    fn compare(&mut self, n: &Names, c: &Counts) {
+        let mut bad = |holds: bool, why: String| {
+            if !holds {
+                self.fault(Some(n.dir), why);
+            }
+        };
+        bad(c.entries == n.indexed, format!("counts {} entries and has {}", c.entries, n.indexed));
+        bad(n.by_name.is_empty(), format!("has {} entries by name that are not there by index", n.by_name.len()));
+        bad(c.next_index > n.last_index, format!("would use index {} again, {} is in use", c.next_index, n.last_index));
+        bad(c.orphan || c.nlink == n.subdirectories + 2, format!("counts {} links and has {} directories", c.nlink, n.subdirectories));
     }
 
     fn close(&mut self) {
@@ -185,17 +221,14 @@ impl Structure {
         let orphan = self.orphans.remove(&o.ino);
         let mut bad = |holds: bool, why: String| {
             if !holds {
-                self.found.faults.push((Some(o.ino), why));
+                self.fault(Some(o.ino), why);
             }
         };
         bad(a.allocated == o.allocated, format!("counts {} bytes, its blocks hold {}", a.allocated, o.allocated));
         if a.kind == FileKind::Directory {
-            bad(a.entries == o.indexed, format!("counts {} entries and has {}", a.entries, o.indexed));
-            bad(o.entries.is_empty(), format!("has {} entries by name that are not there by index", o.entries.len()));
-            bad(a.next_index > o.last_index, format!("would use index {} again, {} is in use", a.next_index, o.last_index));
-            bad(orphan || a.nlink == o.subdirectories + 2, format!("counts {} links and has {} directories", a.nlink, o.subdirectories));
             let named = if o.ino == ROOT_INO.0 { o.names == 0 && a.parent == ROOT_INO } else { o.names == 1 && o.dir == Some(a.parent.0) };
             bad(orphan || named, format!("has {} names, its parent is inode {}", o.names, a.parent));
+            self.counts.insert(o.ino, Counts { entries: a.entries, next_index: a.next_index, nlink: a.nlink, orphan });
             if !orphan {
                 self.parents.insert(o.ino, a.parent.0);
             }
@@ -207,6 +240,12 @@ impl Structure {
 
     fn end(&mut self) {
         self.close();
+        self.close_names();
+        let mut nameless: Vec<_> = std::mem::take(&mut self.counts).into_iter().collect();
+        nameless.sort_unstable_by_key(|(dir, _)| *dir);
+        for (dir, counts) in nameless {
+            self.compare(&Names { dir, ..Names::default() }, &counts);
+        }
         self.found.inodes = self.totals.inodes;
         let highest = self.highest;
         match self.superblock.take() {

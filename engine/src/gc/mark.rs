@@ -1,6 +1,6 @@
 //! Marking: which frames of which packs are named by the trees seen so far.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use hiloop_manifest::FrameLoc;
 use hiloop_manifest::tree::RootRef;
@@ -23,7 +23,7 @@ pub(super) struct Marks {
     nodes: u64,
     forwards: HashMap<PackId, Forward>,
     /// Identities that are named in rewritten packs, to be looked for in the packs that took their place.
-    ahead: HashMap<PackId, HashSet<[u8; 32]>>,
+    ahead: BTreeMap<PackId, HashSet<[u8; 32]>>,
 }
 
 struct PackMark {
@@ -33,7 +33,7 @@ struct PackMark {
 
 impl Marks {
     pub(super) fn new(forwards: HashMap<PackId, Forward>) -> Self {
-        Self { packs: HashMap::new(), frames: HashSet::new(), nodes: 0, forwards, ahead: HashMap::new() }
+        Self { packs: HashMap::new(), frames: HashSet::new(), nodes: 0, forwards, ahead: BTreeMap::new() }
     }
     /// True where a root names a frame of this pack.
     pub(super) fn names(&self, pack: &PackId) -> bool {

@@ -1,12 +1,12 @@
 //! Passes over everything that names a tree, until one shows no new name (`protocols.md` 7.1, 7.2).
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use hiloop_manifest::tree::RootRef;
 use hiloop_types::{Error, Nonce, Owner, PackId, Result, ResultExt, Session, WriterEpoch};
 
 use super::mark::Marks;
-use super::{CUT_OFF_KEPT, Held};
+use super::{CUT_OFF_KEPT, Held, TOMBSTONE_KEPT};
 use crate::catalog::{BaseDoc, BaseRoot, CutOff, Deleted, Document, Head, Intent, IntentKind, Lease, SnapshotDoc};
 use crate::context::StoreContext;
 
@@ -43,7 +43,9 @@ pub(super) struct Passes<'a> {
     /// Of the last pass.
     pub(super) held: Vec<Held>,
     /// Keys of cut-offs past their time.
-    pub(super) expired: HashSet<String>,
+    pub(super) expired: BTreeSet<String>,
+    /// Keys of tombstones past their time.
+    pub(super) graves: BTreeSet<String>,
     fresh: bool,
 }
 
@@ -57,7 +59,8 @@ impl<'a> Passes<'a> {
             names: HashSet::new(),
             passes: 0,
             held: Vec::new(),
-            expired: HashSet::new(),
+            expired: BTreeSet::new(),
+            graves: BTreeSet::new(),
             fresh: false,
         }
     }
@@ -106,13 +109,20 @@ impl<'a> Passes<'a> {
         for found in c.list::<Head>().await? {
             self.head(&found.doc).await?;
         }
-        for found in c.list::<SnapshotDoc>().await? {
+        for found in c.list_with_tombstones::<SnapshotDoc>().await? {
             let d = found.doc;
+            if let Some(at) = d.deleted {
+                self.tombstone(&d, at);
+                continue;
+            }
             self.name(format!("{}{}/{}", SnapshotDoc::PREFIX, d.id(), d.nonce));
             self.trees(Some(&d.root), &d.bases).await.at(key(&d))?;
         }
-        for found in c.list::<BaseDoc>().await? {
-            self.base(&found.doc).await?;
+        for found in c.list_with_tombstones::<BaseDoc>().await? {
+            match found.doc.deleted {
+                Some(at) => self.tombstone(&found.doc, at),
+                None => self.base(&found.doc).await?,
+            }
         }
         for found in c.list::<CutOff>().await? {
             self.cut_off(&found.doc).await?;
@@ -174,6 +184,12 @@ impl<'a> Passes<'a> {
         }
         self.name(key(cut));
         self.trees(cut.root.as_ref(), &cut.bases).await.at(key(cut))
+    }
+
+    fn tombstone<T: Document>(&mut self, doc: &T, at: u64) {
+        if at + TOMBSTONE_KEPT.as_secs() < self.ctx.catalog.now() {
+            self.graves.insert(key(doc));
+        }
     }
 
     async fn trees(&mut self, root: Option<&RootRef>, bases: &[BaseRoot]) -> Result<()> {

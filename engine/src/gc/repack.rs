@@ -1,7 +1,7 @@
 //! Rewriting packs below half live (`protocols.md` 5.3): intent, upload, forwards, intent removed. The old packs stay until a later run
 //! that lists the forward before anything else; all their live frames are in one new pack.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use hiloop_manifest::pack::{Frame, PackBuilder, PackDirectory, PackHeader, PackKind, Tail};
@@ -23,7 +23,7 @@ struct Rewrite {
 
 /// Rewrites all of `sparse`.
 pub(super) async fn repack(ctx: &StoreContext, marks: &Marks, sparse: &[Listed], report: &mut GcReport) -> Result<()> {
-    let mut open: HashMap<(Owner, PackKind), Rewrite> = HashMap::new();
+    let mut open: BTreeMap<(Owner, PackKind), Rewrite> = BTreeMap::new();
     for old in sparse {
         let key = old.id.key();
         // Another collector may have finished with it since.

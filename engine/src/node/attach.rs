@@ -2,21 +2,23 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use hiloop_manifest::DomainKey;
+use futures::future::BoxFuture;
+use hiloop_journal::State as JournalState;
 use hiloop_manifest::schema::{Attr, FileKind, Key, KeyKind, NameHasher, Prefix, Super, Totals, Value};
 use hiloop_manifest::tree::{RootRef, get};
-use hiloop_types::{Error, Ino, Name, NameKind, Nonce, ROOT_INO, Result, ResultExt, Seqno, Session, WriterEpoch};
+use hiloop_types::{Error, Ino, Name, NameKind, Nonce, ROOT_INO, Result, ResultExt, Seqno, Session, WriterEpoch, limits};
 use parking_lot::{Mutex, RwLock};
 use serde::Serialize;
 
-use super::tail::Folded;
-use super::{Attached, Engine, OpenStore};
-use crate::catalog::{CutOff, FORMAT, Found, Head, LineageEvent, LineageKind, LostWindow, PUBLIC_DOMAIN};
+use super::tail::{Folded, StreamState, Tail};
+use super::{Attached, Engine, OpenStore, journal_stopped};
+use crate::catalog::{CutOff, FORMAT, Found, Head, LineageEvent, LineageKind, LostWindow};
 use crate::context::StoreContext;
 use crate::fork::{ForkOptions, fork};
-use crate::hydrate::DomainKeys;
+use crate::front::Front;
+use crate::hydrate::{DomainKeys, Hydrator};
 use crate::layer::Layer;
 use crate::lease::ReadLease;
 use crate::record::{OPEN, StreamDoc};
@@ -30,6 +32,10 @@ pub enum Origin {
     Empty,
     /// A source as the commands name it (`base:X`, `snapshot:X`, `workspace:X`, or an unambiguous name).
     Source(String),
+    /// It must exist: an opening creates nothing.
+    Existing,
+    /// It must be this node's own opening still, which its journal holds: nothing is created or fenced.
+    OwnTail,
 }
 
 /// What to attach, and how.
@@ -51,10 +57,10 @@ pub struct AttachRequest {
     pub take_over: bool,
     /// Dedup domain of a new workspace.
     pub domain: Name,
-    /// Kubernetes claim of a new workspace.
-    pub claim: Option<String>,
     /// User and group that own the root directory of a new, empty workspace.
     pub owner: (u32, u32),
+    /// Set by whoever does not want it any more: the opening then ends without taking the head, as far as it has not.
+    pub called_off: Arc<AtomicBool>,
 }
 
 impl AttachRequest {
@@ -72,9 +78,9 @@ impl AttachRequest {
             quota: None,
             take_over: false,
             domain: Name::new(NameKind::Domain, "default")?,
-            claim: None,
             // An ordinary user's own workspace must be theirs to write.
             owner: (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw()),
+            called_off: Arc::default(),
         })
     }
 }
@@ -108,100 +114,173 @@ pub(super) struct Opening {
     pub fresh: bool,
 }
 
+/// The right to attach a workspace, for one at a time.
+struct Attaching<'a> {
+    engine: &'a Engine,
+    key: super::WorkspaceKey,
+}
+
+impl<'a> Attaching<'a> {
+    fn begin(engine: &'a Engine, key: &super::WorkspaceKey) -> Result<Self> {
+        if engine.0.attaching.lock().insert(key.clone()) { Ok(Self { engine, key: key.clone() }) } else { Err(already(&key.1)) }
+    }
+}
+
+impl Drop for Attaching<'_> {
+    fn drop(&mut self) {
+        self.engine.0.attaching.lock().remove(&self.key);
+    }
+}
+
 impl Engine {
     /// Attaches a workspace for write.
     ///
     /// # Errors
     /// `Conflict` where it is attached already or has a live writer elsewhere; `NotFound` for an unknown source; `Unavailable` where the
     /// store does not answer; `Corrupt` where what it holds cannot be read.
-    pub async fn attach(&self, request: AttachRequest) -> Result<(Workspace, AttachReport)> {
-        let key = (request.store.clone(), request.name.clone());
-        if let Some(back) = self.take_back(&key)? {
-            return Ok(back);
-        }
-        let store = self.store(&request.store).await?;
-        let created = self.ensure_exists(&store, &request).await?;
-        let opening = self.open_head(&store, &request).await?;
-        let workspace = self.build(&store, &request, opening.head.doc.clone(), &opening, None).await?;
-        {
-            let mut workspaces = self.0.workspaces.lock();
-            if workspaces.contains_key(&key) {
-                return Err(already(&request.name));
+    pub fn attach<'a>(&'a self, request: AttachRequest) -> BoxFuture<'a, Result<(Workspace, AttachReport)>> {
+        Box::pin(async move {
+            let key = (request.store.clone(), request.name.clone());
+            let _alone = Attaching::begin(self, &key)?;
+            if let Some(back) = self.take_back(&key, &request)? {
+                return Ok(back);
             }
-            workspaces.insert(key, Attached { workspace: workspace.clone(), draining: false });
+            let store = self.store(&request.store).await?;
+            if let JournalState::ReadOnly(why) = self.0.node.journal.state() {
+                return self.attach_to_read(&store, &request, &why).await;
+            }
+            let there = self.ensure_exists(&store, &request).await?;
+            let created = there.is_none();
+            // The tree's first nodes come while the head is being swapped.
+            let (opening, ()) = futures::join!(self.open_head(&store, &request), warm(&store, there.as_ref()));
+            let opening = opening?;
+            let workspace = self.build(&store, &request, opening.head.doc.clone(), &opening, None).await?;
+            {
+                let mut workspaces = self.0.workspaces.lock();
+                if workspaces.contains_key(&key) {
+                    return Err(already(&request.name));
+                }
+                workspaces.insert(key, Attached { workspace: workspace.clone(), draining: false });
+            }
+            self.0.tails.lock().remove(&workspace.session());
+            self.0.env.spawn(replicate(workspace.0.clone()));
+            prepare(&workspace, opening.fresh, request.owner).await?;
+            let report = AttachReport {
+                workspace: request.name.clone(),
+                epoch: workspace.epoch(),
+                session: workspace.session(),
+                root: opening.head.doc.root,
+                lost_window: opening.lost_window,
+                created,
+                recovered_operations: opening.folded.as_ref().map_or(0, |f| f.backlog().1),
+            };
+            Ok((workspace, report))
+        })
+    }
+
+    /// Attaches what a journal that takes nothing more still holds of an opening: it can be read, changes fail, nothing of it is
+    /// published, and `recover` makes a workspace of it (`protocols.md` 1, bit rot).
+    async fn attach_to_read(&self, store: &OpenStore, request: &AttachRequest, why: &Error) -> Result<(Workspace, AttachReport)> {
+        let found = store.catalog.get::<Head>(request.name.as_str()).await?.filter(|f| !f.doc.tombstone);
+        let opening = match &found {
+            Some(found) => self.resume(found, request)?,
+            None => None,
+        };
+        let Some(opening) = opening else {
+            return Err(journal_stopped(why).at(self.0.options.directory.display()));
+        };
+        let workspace = self.build(store, request, opening.head.doc.clone(), &opening, None).await?;
+        workspace.0.stop_writing(Standing::ReadOnly { reason: why.to_string() });
+        let key = (request.store.clone(), request.name.clone());
+        let mut workspaces = self.0.workspaces.lock();
+        if workspaces.contains_key(&key) {
+            return Err(already(&request.name));
         }
-        self.0.tails.lock().remove(&workspace.session());
-        self.0.node.runtime.spawn(replicate(workspace.0.clone()));
-        prepare(&workspace, opening.fresh, request.owner).await?;
+        // Its tail stays where `recover` finds it.
+        workspaces.insert(key, Attached { workspace: workspace.clone(), draining: false });
         let report = AttachReport {
             workspace: request.name.clone(),
             epoch: workspace.epoch(),
             session: workspace.session(),
             root: opening.head.doc.root,
             lost_window: opening.lost_window,
-            created,
+            created: false,
             recovered_operations: opening.folded.as_ref().map_or(0, |f| f.backlog().1),
         };
         Ok((workspace, report))
     }
 
     /// Opens what `source` names (a base, a snapshot, a workspace's published head) for reading only: no session, no journal. A lease
-    /// keeps the tree from collection for as long as the workspace value lives.
+    /// keeps the tree from collection until [`Workspace::release_lease`], or for as long as the workspace value lives.
     ///
     /// # Errors
     /// `NotFound` for an unknown source, `Invalid` for one without a tree, and those of the store.
-    pub async fn attach_read_only(&self, store_url: &str, source: &str) -> Result<Workspace> {
-        let store = self.store(store_url).await?;
-        let lease = ReadLease::take(&self.context(&store), source).await?;
-        let found = lease.source().clone();
-        if found.root.is_none() {
-            return Err(Error::invalid(format!("{} has no published tree yet", found.qualified())).hint("mount it for write first"));
-        }
-        let head = Head {
-            format: FORMAT,
-            name: found.name.clone(),
-            epoch: found.epoch,
-            session: Some(Session(self.0.env.random_u64())),
-            node: None,
-            root: found.root,
-            sequence: found.sequence,
-            parent: found.parent.clone(),
-            bases: found.bases.clone(),
-            inode_limit: found.inode_limit + INO_RESERVE,
-            quota: found.quota,
-            domain: found.domain.clone(),
-            claim: None,
-            nonce: store.catalog.nonce(),
-            release: None,
-            cut_off: None,
-            tombstone: false,
-            created: 0,
-            lost_window: None,
-        };
-        let opening = Opening {
-            head: Found { doc: head.clone(), version: found.version.clone() },
-            nonces: Vec::new(),
-            folded: None,
-            sequence: Seqno(found.sequence),
-            lost_window: LostWindow::None,
-            fresh: false,
-        };
-        let request = AttachRequest::new(store_url, found.name)?;
-        self.build(&store, &request, head, &opening, Some(lease)).await
+    pub fn attach_read_only<'a>(&'a self, store_url: &'a str, source: &'a str) -> BoxFuture<'a, Result<Workspace>> {
+        Box::pin(async move {
+            let store = self.store(store_url).await?;
+            let lease = ReadLease::take(&self.context_of(&store), source).await?;
+            let found = lease.source().clone();
+            if found.root.is_none() {
+                return Err(Error::invalid(format!("{} has no published tree yet", found.qualified())).hint("mount it for write first"));
+            }
+            let head = Head {
+                format: FORMAT,
+                name: found.name.clone(),
+                epoch: found.epoch,
+                session: Some(Session(self.0.env.random_u64())),
+                node: None,
+                root: found.root,
+                front: found.front.clone(),
+                sequence: found.sequence,
+                parent: found.parent.clone(),
+                bases: found.bases.clone(),
+                inode_limit: found.inode_limit + INO_RESERVE,
+                quota: found.quota,
+                domain: found.domain.clone(),
+                claim: None,
+                claimed: None,
+                nonce: store.catalog.nonce(),
+                release: None,
+                cut_off: None,
+                tombstone: false,
+                created: 0,
+                lost_window: None,
+            };
+            let opening = Opening {
+                head: Found { doc: head.clone(), version: found.version.clone() },
+                nonces: Vec::new(),
+                folded: None,
+                sequence: Seqno(found.sequence),
+                lost_window: LostWindow::None,
+                fresh: false,
+            };
+            let request = AttachRequest::new(store_url, found.name)?;
+            self.build(&store, &request, head, &opening, Some(lease)).await
+        })
     }
 
-    fn context(&self, store: &OpenStore) -> StoreContext {
+    pub(super) fn context_of(&self, store: &OpenStore) -> StoreContext {
         StoreContext::over(store.catalog.clone(), store.hydrator.clone(), self.0.options.node.to_string())
     }
 
     /// A workspace that was detached with a rest and is still publishing it.
-    fn take_back(&self, key: &super::WorkspaceKey) -> Result<Option<(Workspace, AttachReport)>> {
+    fn take_back(&self, key: &super::WorkspaceKey, request: &AttachRequest) -> Result<Option<(Workspace, AttachReport)>> {
         let mut workspaces = self.0.workspaces.lock();
         let Some(a) = workspaces.get_mut(key) else { return Ok(None) };
         if !a.draining {
             return Err(already(&key.1));
         }
         let w = a.workspace.clone();
+        // What it promises was settled when it was opened.
+        let same = w.durability() == request.durability
+            && request.quota.is_none_or(|q| w.quota() == Some(q))
+            && request.backlog_limit.is_none_or(|l| w.0.admission.hard() == l);
+        if !same {
+            return Err(Error::conflict(format!("workspace {} still publishes what its last mount left, under other options", key.1))
+                .hint(
+                    "mount it with the durability, quota and backlog limit that it had, or wait until `status` shows that it is published",
+                ));
+        }
         {
             let mut standing = w.0.standing.write();
             if matches!(*standing, Standing::Closed) {
@@ -221,56 +300,42 @@ impl Engine {
             created: false,
             recovered_operations: status.backlog_operations,
         };
-        self.0.node.runtime.spawn(replicate(w.0.clone()));
+        self.0.env.spawn(replicate(w.0.clone()));
         Ok(Some((w, report)))
     }
 
-    /// Creates the workspace where it does not exist; true where it did.
-    async fn ensure_exists(&self, store: &OpenStore, request: &AttachRequest) -> Result<bool> {
-        let found = store.catalog.get::<Head>(request.name.as_str()).await?;
-        if found.as_ref().is_some_and(|f| !f.doc.tombstone) {
-            return Ok(false);
+    /// Creates the workspace where it does not exist; its head where it did.
+    async fn ensure_exists(&self, store: &OpenStore, request: &AttachRequest) -> Result<Option<Head>> {
+        let mut found = store.catalog.get::<Head>(request.name.as_str()).await?;
+        if let Some(there) = found.take_if(|f| !f.doc.tombstone) {
+            return Ok(Some(there.doc));
         }
         match &request.origin {
+            Origin::Existing | Origin::OwnTail if found.is_some() => {
+                Err(Error::not_found(format!("workspace {:?} is deleted", request.name)).at(store.catalog.store().name()))
+            }
+            Origin::Existing | Origin::OwnTail => {
+                Err(Error::not_found(format!("there is no workspace {:?}", request.name)).at(store.catalog.store().name()))
+            }
             Origin::Source(source) => {
-                let context = self.context(store);
-                let options = ForkOptions { quota: request.quota, domain: Some(request.domain.clone()) };
+                let context = self.context_of(store);
+                let options = ForkOptions { quota: request.quota, domain: Some(request.domain.clone()), binding: None };
                 let mut results = fork(&context, source, &[request.name.to_string()], &options).await?;
                 match results.pop().and_then(|r| r.error) {
-                    None => Ok(true),
+                    None => Ok(None),
                     Some(e) => Err(e),
                 }
             }
             Origin::Empty => {
-                store.catalog.domain(&request.domain).await?;
+                store.key(&request.domain).await?;
                 let epoch = found.as_ref().map_or(WriterEpoch(0), |f| WriterEpoch(f.doc.epoch.0 + 1));
-                let head = Head {
-                    format: FORMAT,
-                    name: request.name.clone(),
-                    epoch,
-                    session: None,
-                    node: None,
-                    root: None,
-                    sequence: 0,
-                    parent: None,
-                    bases: Vec::new(),
-                    inode_limit: ROOT_INO.0 + 1,
-                    quota: request.quota,
-                    domain: request.domain.clone(),
-                    claim: request.claim.clone(),
-                    nonce: store.catalog.nonce(),
-                    release: None,
-                    cut_off: None,
-                    tombstone: false,
-                    created: store.catalog.now(),
-                    lost_window: None,
-                };
+                let head = Head::empty(&store.catalog, request.name.clone(), epoch, request.domain.clone(), request.quota);
                 let put = match &found {
                     None => store.catalog.create_head(&head).await?,
                     Some(f) => store.catalog.swap_head(&f.version, &head).await?,
                 };
                 // Lost: somebody else just created it. Then it exists, and opening decides who writes.
-                Ok(put.is_ok())
+                Ok(put.err().flatten().map(|there| there.doc))
             }
         }
     }
@@ -282,11 +347,16 @@ impl Engine {
             if let Some(opening) = self.resume(&found, request)? {
                 return Ok(opening);
             }
+            if matches!(request.origin, Origin::OwnTail) {
+                return Err(Error::conflict(format!("workspace {} was opened anew since this node wrote to it", request.name))
+                    .hint("`recover` makes a workspace of what this node has not published"));
+            }
             let accepted = match (&found.doc.session, &found.doc.release) {
-                (Some(_), None) if !request.take_over => self.watch(store, &found).await?,
+                (Some(_), None) if !request.take_over => self.watch(store, &found, &request.called_off).await?,
                 (Some(_), None) => self.last_accepted(store, &found).await?,
                 _ => None,
             };
+            wanted(&request.called_off, &request.name)?;
             if let Some(opening) = self.swap_in(store, request, found, accepted).await? {
                 return Ok(opening);
             }
@@ -318,14 +388,10 @@ impl Engine {
         }
         let folded = tail.fold(sequence).at("the node's journal")?;
         let lost_window = found.doc.lost_window.unwrap_or(LostWindow::None);
-        Ok(Some(Opening {
-            head: found.clone(),
-            nonces: tail.stream.nonces.clone(),
-            folded: Some(folded),
-            sequence,
-            lost_window,
-            fresh: false,
-        }))
+        // The next publish, or the release, writes a new quota down.
+        let mut head = found.clone();
+        head.doc.quota = request.quota.or(head.doc.quota);
+        Ok(Some(Opening { head, nonces: tail.stream.nonces.clone(), folded: Some(folded), sequence, lost_window, fresh: false }))
     }
 
     /// Takes (epoch + 1, a new session); `None` where the head moved meanwhile.
@@ -406,6 +472,8 @@ impl Engine {
             }
             Err(_) => {
                 self.journal_closing(session)?;
+                self.0.tails.lock().remove(&session);
+                self.forget_stream(session)?;
                 Ok(None)
             }
         }
@@ -414,6 +482,9 @@ impl Engine {
     /// Journals and flushes an opening before its swap is sent (`protocols.md` 3.2).
     pub(super) async fn journal_opening(&self, stream: &StreamDoc) -> Result<()> {
         let body = serde_json::to_vec(stream).map_err(|e| Error::internal(format!("cannot encode a stream: {e}")))?;
+        // Known from before its record on: a trim of the journal between here and the end of the attach must leave it in the index, or a
+        // restart would not know whose the later records are.
+        self.0.tails.lock().insert(stream.session, Tail::new(StreamState::opened(stream.clone())));
         let journal = &self.0.node.journal;
         let seqno = journal.append(hiloop_journal::Class::Reserve, stream.session.0, OPEN, &[&body], &[])?;
         flushed(journal, seqno).await
@@ -427,13 +498,22 @@ impl Engine {
         opening: &Opening,
         lease: Option<ReadLease>,
     ) -> Result<Workspace> {
-        let public = store.catalog.domain(&Name::new(NameKind::Domain, PUBLIC_DOMAIN)?).await?;
-        let own = store.catalog.domain(&head.domain).await?;
-        let keys = DomainKeys { public: DomainKey(public.key_bytes()?), own: DomainKey(own.key_bytes()?) };
-        let superblock = match &head.root {
-            Some(root) => read_super(store, root).await?,
-            None => Super { name_key: *own_name_key(&keys).as_bytes(), totals: Totals::default(), next_ino: 0, epoch: head.epoch },
+        let superblock = async {
+            match &head.root {
+                Some(root) => {
+                    read_front(store, root, &head.front).await;
+                    read_super(&store.hydrator, root).await.map(Some)
+                }
+                None => Ok(None),
+            }
         };
+        let (keys, superblock) = futures::try_join!(store.keys(&head.domain), superblock)?;
+        let superblock = superblock.unwrap_or_else(|| Super {
+            name_key: *own_name_key(&keys).as_bytes(),
+            totals: Totals::default(),
+            next_ino: 0,
+            epoch: head.epoch,
+        });
         let (layers, active, totals, next_ino, accepted) = match &opening.folded {
             Some(f) => (f.counted_layers(&superblock, head.epoch), f.active.clone(), f.totals(superblock.totals), f.next_ino, f.last),
             None => (VecDeque::new(), Layer::default(), superblock.totals, head.inode_limit - INO_RESERVE, opening.sequence),
@@ -464,7 +544,7 @@ impl Engine {
             session: head.session.ok_or_else(|| Error::internal("an opened head has no session"))?,
             durability: request.durability,
             read_only: lease.is_some(),
-            _lease: lease,
+            lease: Mutex::new(lease),
             quota: head.quota,
             catalog: store.catalog.clone(),
             hydrator: store.hydrator.clone(),
@@ -477,9 +557,20 @@ impl Engine {
             replicator: Replicator::new(opening.sequence, opening.nonces.clone()),
             head: tokio::sync::Mutex::new(opening.head.clone()),
             sequential: Mutex::default(),
+            census: Mutex::default(),
+            neighbours: Mutex::default(),
             fenced_hooks: Mutex::default(),
             last_time: AtomicU64::new(0),
         })))
+    }
+}
+
+/// # Errors
+/// `Closed` where the opening was called off.
+pub(super) fn wanted(called_off: &AtomicBool, name: &Name) -> Result<()> {
+    match called_off.load(Ordering::Relaxed) {
+        true => Err(Error::closed(format!("the opening of workspace {name} was called off"))),
+        false => Ok(()),
     }
 }
 
@@ -491,10 +582,22 @@ fn own_name_key(keys: &DomainKeys) -> blake3::Hash {
     blake3::keyed_hash(&keys.own.0, b"hiloop name hash v1")
 }
 
-async fn read_super(store: &OpenStore, root: &RootRef) -> Result<Super> {
+/// Fetches a root with its front, in one round.
+async fn read_front(store: &OpenStore, root: &RootRef, front: &Front) {
+    let nodes: Vec<_> = std::iter::once(root.node).chain(front.nodes().iter().copied()).collect();
+    store.hydrator.nodes_ahead(&nodes).await;
+}
+
+/// Brings what building a workspace over `head` needs; what fails here is told when it is built.
+async fn warm(store: &OpenStore, head: Option<&Head>) {
+    let Some(Head { root: Some(root), front, domain, .. }) = head else { return };
+    let _ = futures::join!(store.keys(domain), read_front(store, root, front));
+}
+
+/// What a tree says about itself as a whole.
+pub(crate) async fn read_super(hydrator: &Hydrator, root: &RootRef) -> Result<Super> {
     let key = Key::superblock();
-    let bytes = store
-        .hydrator
+    let bytes = hydrator
         .with_nodes(|h| get(h, root, key.as_bytes()))
         .await?
         .ok_or_else(|| Error::corrupt("the tree has no superblock").at(root.node.loc.pack))?;
@@ -545,7 +648,7 @@ impl Workspace {
             match f(self) {
                 Ok(v) => return Ok(v),
                 Err(Stop::Error(e)) => return Err(e),
-                Err(Stop::Miss(m)) => self.0.fetch(m).await?,
+                Err(Stop::Miss(m)) => self.0.fetch(m, limits::READ_DEADLINE).await?,
             }
         }
     }

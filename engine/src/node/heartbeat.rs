@@ -2,11 +2,14 @@
 //!
 //! Time decides liveness only: a writer that was wrongly thought dead is fenced by its head, not by a clock.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use hiloop_types::{Error, ErrorKind, Result, limits};
+use futures::future::BoxFuture;
+use hiloop_types::{Error, ErrorKind, Name, Result, limits};
 
+use super::attach::wanted;
 use super::{Engine, Inner, OpenStore};
 use crate::catalog::{FORMAT, Found, Head, Heartbeat, OwnedHead};
 use crate::workspace::{Workspace, check_head};
@@ -26,36 +29,56 @@ impl Default for HeartbeatPace {
     }
 }
 
+/// Between two steps of a journal without threads.
+const JOURNAL_STEP: Duration = Duration::from_millis(5);
+
 impl Engine {
     pub(super) fn spawn_background(&self) {
+        if !self.0.options.journal.background {
+            self.spawn_journal_steps();
+        }
         let weak = Inner::weak(&self.0);
         let every = self.0.options.pace.every;
-        let beats = self.0.node.runtime.spawn(async move {
+        let env = self.0.env.clone();
+        self.0.env.spawn(async move {
             let mut beat = 0;
             loop {
-                tokio::time::sleep(every).await;
+                env.sleep(every).await;
                 let Some(inner) = weak.upgrade() else { return };
                 beat += 1;
                 Engine(inner).beat(beat).await;
             }
         });
         let weak = Inner::weak(&self.0);
-        let ticks = self.0.node.runtime.spawn(async move {
+        let env = self.0.env.clone();
+        self.0.env.spawn(async move {
             loop {
-                tokio::time::sleep(limits::COMMIT_INTERVAL).await;
+                env.sleep(limits::COMMIT_INTERVAL).await;
                 let Some(inner) = weak.upgrade() else { return };
-                let ticked = tokio::task::spawn_blocking(move || Engine(inner).tick()).await;
+                let ticked = env.blocking(move || Engine(inner).tick()).await;
                 if let Err(e) = ticked {
                     tracing::error!(error = %e, "node upkeep died");
                 }
             }
         });
-        self.0.tasks.lock().extend([beats, ticks]);
+    }
+
+    /// Takes the steps of the journal's threads where it runs without them (in the simulator).
+    fn spawn_journal_steps(&self) {
+        let weak = Inner::weak(&self.0);
+        let env = self.0.env.clone();
+        self.0.env.spawn(async move {
+            loop {
+                env.sleep(JOURNAL_STEP).await;
+                let Some(inner) = weak.upgrade() else { return };
+                inner.node.journal.maintain();
+            }
+        });
     }
 
     /// One beat to every store in use; each also checks the heads that the node owns (`protocols.md` 3.5).
     pub(crate) async fn beat(&self, beat: u64) {
-        let mut by_store: HashMap<String, Vec<Workspace>> = HashMap::new();
+        let mut by_store: BTreeMap<String, Vec<Workspace>> = BTreeMap::new();
         for w in self.workspaces() {
             by_store.entry(w.0.store_url.clone()).or_default().push(w);
         }
@@ -83,43 +106,70 @@ impl Engine {
     }
 
     /// What the owner of a head says about it now: the beat it stands at, and its accepted sequence.
-    async fn entry(&self, store: &OpenStore, head: &Head) -> Result<Option<(hiloop_types::Nonce, u64, u64)>> {
+    async fn entry(&self, store: &OpenStore, head: &Head) -> Result<Option<(hiloop_types::Nonce, u64, OwnedHead)>> {
         let Some(node) = &head.node else { return Ok(None) };
         let Some(found) = store.catalog.get::<Heartbeat>(node.as_str()).await? else { return Ok(None) };
         let doc = found.doc;
-        let mine = doc.heads.iter().find(|h| h.name == head.name && h.epoch == head.epoch && Some(h.session) == head.session);
-        Ok(mine.map(|h| (doc.instance, doc.beat, h.accepted)))
+        let mine = doc.heads.into_iter().find(|h| h.name == head.name && h.epoch == head.epoch && Some(h.session) == head.session);
+        Ok(mine.map(|h| (doc.instance, doc.beat, h)))
     }
 
     /// The accepted sequence that the owner last told.
     pub(super) async fn last_accepted(&self, store: &OpenStore, found: &Found<Head>) -> Result<Option<u64>> {
-        Ok(self.entry(store, &found.doc).await?.map(|e| e.2))
+        Ok(self.entry(store, &found.doc).await?.map(|e| e.2.accepted))
+    }
+
+    /// True where no writer of the workspace shows a sign of life: its head is given back, or names an opening that only this node's
+    /// journal knows any more, or its owner was watched and stayed silent.
+    ///
+    /// # Errors
+    /// `NotFound` where it does not exist; those of the store.
+    pub fn is_silent<'a>(&'a self, store_url: &'a str, name: &'a Name) -> BoxFuture<'a, Result<bool>> {
+        Box::pin(async move {
+            let store = self.store(store_url).await?;
+            let found = store.catalog.live_head(name).await?;
+            let own = |s: &hiloop_types::Session| self.0.tails.lock().get(s).is_some_and(|t| !t.stream.foreign);
+            if !found.doc.is_open() || found.doc.session.as_ref().is_some_and(own) {
+                return Ok(true);
+            }
+            if self.workspaces().iter().any(|w| w.0.store_url == store_url && Some(w.session()) == found.doc.session) {
+                return Ok(false);
+            }
+            match self.watch(&store, &found, &AtomicBool::new(false)).await {
+                Ok(_) => Ok(true),
+                Err(e) if e.kind() == ErrorKind::Conflict => Ok(false),
+                Err(e) => Err(e),
+            }
+        })
     }
 
     /// Watches the owner of a head; returns its last accepted sequence once it is thought dead.
     ///
     /// # Errors
-    /// `Conflict`, naming the owner, where it lives.
-    pub(super) async fn watch(&self, store: &OpenStore, found: &Found<Head>) -> Result<Option<u64>> {
+    /// `Conflict`, naming the owner, where it lives; `Closed` where it was called off.
+    pub(super) async fn watch(&self, store: &OpenStore, found: &Found<Head>, called_off: &AtomicBool) -> Result<Option<u64>> {
         let pace = self.0.options.pace;
         let first = self.entry(store, &found.doc).await?;
         let started = self.0.env.monotonic();
-        let mut last = first;
+        let mut last = first.clone();
         while self.0.env.monotonic().saturating_sub(started) < pace.watch {
-            tokio::time::sleep(pace.every.min(pace.watch) / 2).await;
+            self.0.env.sleep(pace.every.min(pace.watch) / 2).await;
+            wanted(called_off, &found.doc.name)?;
             let head = store.catalog.live_head(&found.doc.name).await?;
             if head.version != found.version && head.doc.release.is_some() {
                 return Ok(None);
             }
             last = self.entry(store, &found.doc).await?;
-            let beats = last.map(|l| (l.0, l.1)) != first.map(|f| (f.0, f.1)) && last.is_some();
+            let beats = last.as_ref().map(|l| (l.0, l.1)) != first.as_ref().map(|f| (f.0, f.1)) && last.is_some();
             if beats || head.version != found.version {
                 let node = found.doc.node.as_ref().map_or_else(|| "an unnamed node".to_owned(), |n| format!("node {n}"));
-                return Err(Error::conflict(format!("workspace {} has a live writer: {node}, epoch {}", found.doc.name, found.doc.epoch))
-                    .hint("unmount it there, or use --take-over to fence that writer"));
+                let left = last.map_or(0, |l| l.2.backlog_bytes);
+                let what =
+                    format!("workspace {} has a live writer: {node}, epoch {}, {left} bytes unpublished", found.doc.name, found.doc.epoch);
+                return Err(Error::conflict(what).hint("unmount it there, or use --take-over to fence that writer"));
             }
         }
-        Ok(last.map(|l| l.2))
+        Ok(last.map(|l| l.2.accepted))
     }
 }
 
@@ -130,5 +180,6 @@ fn owned(w: &Workspace) -> OwnedHead {
         session: w.session(),
         accepted: w.accepted().0,
         published: w.0.replicator.published().0,
+        backlog_bytes: w.0.admission.backlog().0,
     }
 }

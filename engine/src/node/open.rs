@@ -1,16 +1,15 @@
 //! Opening a node directory: lock, index, journal, cache.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use hiloop_cache::Cache;
 use hiloop_env::Env;
-use hiloop_journal::{DirLock, Journal, OnDamage, Ownership, RealDisk, SlabId};
+use hiloop_journal::{DirLock, Journal, OnDamage, Ownership, SlabId};
 use hiloop_store::Store;
 use hiloop_types::{Column, MetaBatch, MetaStore, Nonce, Result, ResultExt, Seqno, Session};
 use parking_lot::Mutex;
-use tokio::runtime::Handle;
 
 use super::checkpoint;
 use super::tail::{self, StreamState, Tail};
@@ -20,6 +19,18 @@ use crate::workspace::NodeShared;
 /// Journal segments at which what cannot be published yet moves to the index, so that one store that is away does not keep the
 /// records of all others.
 const CHECKPOINT_SEGMENTS: usize = 4;
+
+/// What a node stands on beside [`EngineOptions::disk`]: the seam for the simulator, whose disks and indexes lose what was not flushed.
+pub struct Ground {
+    /// Where the cache's slabs stand.
+    pub cache: Box<dyn hiloop_cache::Disk>,
+    /// The index.
+    pub meta: Arc<dyn MetaStore>,
+    /// Whose the directory was.
+    pub ownership: Ownership,
+    /// The lock on a real directory.
+    pub lock: Option<DirLock>,
+}
 
 impl Engine {
     /// Opens a node directory: takes its lock, recovers the journal, opens the cache, starts the background tasks. Needs no store.
@@ -32,14 +43,27 @@ impl Engine {
         std::fs::create_dir_all(&dir).at(dir.display())?;
         let (lock, ownership) = DirLock::acquire(&dir)?;
         let meta = meta(&dir.join("index"))?;
-        let mut tails: HashMap<Session, Tail> = tail::load(meta.as_ref())?.into_iter().map(|t| (t.stream.doc.session, t)).collect();
+        let cache = Box::new(hiloop_cache::Directory::open(&dir.join("cache")).at(dir.join("cache").display())?);
+        Self::open_on(options, env, Ground { cache, meta, ownership, lock: Some(lock) })
+    }
+
+    /// [`Self::open`] on other ground.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_on(options: EngineOptions, env: Env, ground: Ground) -> Result<Self> {
+        let env = env.here();
+        let Ground { cache, meta, ownership, lock } = ground;
+        let dir = options.directory.clone();
+        let mut tails: BTreeMap<Session, Tail> = tail::load(meta.as_ref())?.into_iter().map(|t| (t.stream.doc.session, t)).collect();
         let floor = tails.values().map(|t| t.published().next()).max().unwrap_or(Seqno(1));
         let mut journal_options = options.journal.clone();
-        if ownership == Ownership::AfterReboot {
+        if ownership == Ownership::AfterReboot && journal_options.on_damage == OnDamage::ReadOnly {
             // A power cut in the middle of a flush leaves holes that look like damage; nothing behind them was promised.
             journal_options.on_damage = OnDamage::KeepPrefixIfUncertain;
         }
-        let (journal, report) = Journal::open(&dir, Arc::new(RealDisk), &env, journal_options, floor, &mut |r| tail::take(&mut tails, &r))?;
+        let (journal, report) =
+            Journal::open(&dir, options.disk.clone(), &env, journal_options, floor, &mut |r| tail::take(&mut tails, &r))?;
         if let Some(damage) = &report.damage {
             tracing::error!(error = %damage.error(), "the journal is damaged");
         }
@@ -47,14 +71,14 @@ impl Engine {
         if matches!(ownership, Ownership::Cloned { .. }) {
             disown(&mut tails, meta.as_ref())?;
         }
-        lock.adopt()?;
-        std::fs::create_dir_all(dir.join("cache")).at(dir.display())?;
-        let cache = Arc::new(Cache::open(&dir.join("cache"), options.cache.clone(), &env, meta.clone())?);
+        if let Some(lock) = &lock {
+            lock.adopt()?;
+        }
+        let cache = Arc::new(Cache::open_on(cache, options.cache.clone(), &env, meta.clone()).at(dir.join("cache").display())?);
         let inner: Arc<Inner> = Arc::new_cyclic(|weak: &std::sync::Weak<Inner>| {
             let weak = weak.clone();
             let node = NodeShared {
                 env: env.clone(),
-                runtime: Handle::current(),
                 journal: Arc::new(journal),
                 backlog: AtomicU64::new(0),
                 unneeded: {
@@ -80,11 +104,12 @@ impl Engine {
                 cache,
                 meta,
                 stores: tokio::sync::Mutex::new(HashMap::new()),
-                workspaces: Mutex::new(HashMap::new()),
+                workspaces: Mutex::new(BTreeMap::new()),
+                attaching: Mutex::default(),
+                fenced: Mutex::default(),
                 tails: Mutex::new(tails),
                 releasing: AtomicBool::new(false),
                 report,
-                tasks: Mutex::new(Vec::new()),
                 _lock: lock,
             }
         });
@@ -99,7 +124,7 @@ impl Engine {
             return;
         }
         let engine = self.clone();
-        self.0.node.runtime.spawn_blocking(move || {
+        self.0.env.blocking(move || {
             engine.0.releasing.store(false, Ordering::Release);
             if let Err(e) = engine.release_journal() {
                 tracing::warn!(error = %e, "the journal could not be trimmed");
@@ -135,6 +160,11 @@ impl Engine {
                 state.save(&mut batch)?;
             }
         }
+        inner.fenced.lock().retain(|f| {
+            let mounted = f.upgrade();
+            slabs.extend(mounted.iter().flat_map(|shared| shared.state.read().slabs()).map(SlabId));
+            mounted.is_some()
+        });
         let usage = inner.node.journal.usage();
         // Within its first segment and slab there is nothing to win, and each release costs flushes.
         if upto <= inner.node.journal.released() || (usage.segments < 2 && usage.slabs < 2) {
@@ -172,7 +202,7 @@ impl Engine {
 }
 
 /// Marks what a copied directory holds as somebody else's, durably, before the directory is called our own.
-fn disown(tails: &mut HashMap<Session, Tail>, meta: &dyn MetaStore) -> Result<()> {
+fn disown(tails: &mut BTreeMap<Session, Tail>, meta: &dyn MetaStore) -> Result<()> {
     let mut batch = MetaBatch::new();
     for t in tails.values_mut() {
         tracing::warn!(workspace = %t.stream.doc.name, "the node directory is a copy; its tails can only be recovered");

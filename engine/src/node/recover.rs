@@ -2,14 +2,17 @@
 
 use std::sync::Arc;
 
+use futures::future::BoxFuture;
+use hiloop_journal::State as JournalState;
 use hiloop_manifest::tree::RootRef;
 use hiloop_types::{Error, Name, NameKind, ROOT_INO, Result, Seqno, Session, WriterEpoch};
 use serde::Serialize;
 
 use super::attach::Opening;
 use super::tail::Tail;
-use super::{AttachRequest, Attached, Engine, OpenStore};
+use super::{AttachRequest, Attached, Engine, OpenStore, journal_stopped};
 use crate::catalog::{BaseRoot, FORMAT, Found, Head, Intent, IntentKind, LostWindow, Parent, ParentKind};
+use crate::front::Front;
 use crate::layer::Layer;
 use crate::record::StreamDoc;
 use crate::workspace::{INO_RESERVE, Workspace, release_head, replicate};
@@ -31,31 +34,40 @@ pub struct Recovered {
 
 impl Engine {
     /// Turns every tail of `store` that no head will take up any more into a workspace `<name>-recovered-<epoch>`, published and released.
-    /// A tail whose head still names its session is left to the next mount.
+    /// A tail whose head still names its session is left to the next mount, unless the journal was damaged: then it may end too early,
+    /// and becomes a workspace beside the one that it belonged to.
     ///
     /// # Errors
-    /// Those of the store and of the journal; what was recovered before stays recovered.
-    pub async fn recover(&self, store_url: &str) -> Result<Vec<Recovered>> {
-        let store = self.store(store_url).await?;
-        let mut sessions: Vec<(Name, WriterEpoch, Session, bool)> = self
-            .0
-            .tails
-            .lock()
-            .values()
-            .filter(|t| t.stream.doc.store == store_url && !t.is_done())
-            .map(|t| (t.stream.doc.name.clone(), t.stream.doc.epoch, t.stream.doc.session, t.stream.foreign))
-            .collect();
-        sessions.sort();
-        let mut out = Vec::new();
-        for (name, _, session, foreign) in sessions {
-            let head = store.catalog.get::<Head>(name.as_str()).await?;
-            if head.is_some_and(|h| h.doc.session == Some(session) && !h.doc.tombstone && h.doc.release.is_none() && !foreign) {
-                continue;
+    /// `Closed` where the journal is read-only; those of the store and of the journal; what was recovered before stays recovered.
+    pub fn recover<'a>(&'a self, store_url: &'a str) -> BoxFuture<'a, Result<Vec<Recovered>>> {
+        Box::pin(async move {
+            let store = self.store(store_url).await?;
+            if let JournalState::ReadOnly(why) = self.0.node.journal.state() {
+                return Err(journal_stopped(&why).at(self.0.options.directory.display()));
             }
-            let Some(tail) = self.0.tails.lock().get(&session).cloned() else { continue };
-            out.push(self.recover_tail(&store, store_url, tail).await?);
-        }
-        Ok(out)
+            let cut_short = self.0.report.damage.is_some();
+            let mut sessions: Vec<(Name, WriterEpoch, Session, bool)> = self
+                .0
+                .tails
+                .lock()
+                .values()
+                .filter(|t| t.stream.doc.store == store_url && !t.is_done())
+                .map(|t| (t.stream.doc.name.clone(), t.stream.doc.epoch, t.stream.doc.session, t.stream.foreign))
+                .collect();
+            sessions.sort();
+            let mut out = Vec::new();
+            for (name, _, session, foreign) in sessions {
+                let head = store.catalog.get::<Head>(name.as_str()).await?;
+                if head.is_some_and(|h| {
+                    h.doc.session == Some(session) && !h.doc.tombstone && h.doc.release.is_none() && !foreign && !cut_short
+                }) {
+                    continue;
+                }
+                let Some(tail) = self.0.tails.lock().get(&session).cloned() else { continue };
+                out.extend(self.recover_tail(&store, store_url, tail).await?);
+            }
+            Ok(out)
+        })
     }
 
     /// The published tree that the tail stands on: what the take-over cut off, which is what collection keeps (`protocols.md` 7.1). This
@@ -81,10 +93,17 @@ impl Engine {
         }
     }
 
-    async fn recover_tail(&self, store: &OpenStore, store_url: &str, tail: Tail) -> Result<Recovered> {
+    /// `None` where all of it turns out to be published: its last confirmation was lost.
+    async fn recover_tail(&self, store: &OpenStore, store_url: &str, tail: Tail) -> Result<Option<Recovered>> {
         let old = &tail.stream.doc;
         let (root, published, bases) = self.protected_root(store, &tail).await?;
         let folded = tail.fold(published)?;
+        if folded.layers.is_empty() && folded.active.is_empty() {
+            self.journal_closing(old.session)?;
+            self.0.tails.lock().remove(&old.session);
+            self.forget_stream(old.session)?;
+            return Ok(None);
+        }
         let (bytes, operations) = folded.backlog();
         let intent = Intent {
             format: FORMAT,
@@ -103,6 +122,8 @@ impl Engine {
             session: Some(session),
             node: Some(self.0.options.node.clone()),
             root,
+            // Published over before anybody else opens it.
+            front: Front::default(),
             sequence: 0,
             parent: Some(Parent { kind: ParentKind::Tail, name: old.name.clone(), epoch: old.epoch, sequence: folded.last.0 }),
             bases,
@@ -110,6 +131,7 @@ impl Engine {
             quota: None,
             domain: old.domain.clone(),
             claim: None,
+            claimed: None,
             nonce: store.catalog.nonce(),
             release: None,
             cut_off: None,
@@ -152,7 +174,8 @@ impl Engine {
         let workspace = self.build(store, &request, head.clone(), &opening, None).await?;
         let key = (store_url.to_owned(), head.name.clone());
         self.0.workspaces.lock().insert(key.clone(), Attached { workspace: workspace.clone(), draining: false });
-        self.0.node.runtime.spawn(replicate(workspace.0.clone()));
+        self.0.tails.lock().remove(&session);
+        self.0.env.spawn(replicate(workspace.0.clone()));
         workspace.flush().await?;
         workspace.0.stop_writing(crate::workspace::Standing::Closed);
         release_head(&workspace.0).await?;
@@ -163,7 +186,7 @@ impl Engine {
         self.0.tails.lock().remove(&old.session);
         self.forget_stream(old.session)?;
         self.forget_stream(session)?;
-        Ok(Recovered { name: head.name, from: old.name.clone(), epoch: old.epoch, operations, bytes })
+        Ok(Some(Recovered { name: head.name, from: old.name.clone(), epoch: old.epoch, operations, bytes }))
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use hiloop_journal::Class;
 use hiloop_types::{Result, Seqno, Session};
 use serde::Serialize;
@@ -29,38 +30,48 @@ impl Engine {
     ///
     /// # Errors
     /// `NotFound` where it is not attached. That the store does not answer is no error but `left_bytes`.
-    pub async fn detach(&self, workspace: &Workspace, timeout: Duration) -> Result<DetachReport> {
-        let key = (workspace.0.store_url.clone(), workspace.name().clone());
-        let fenced = matches!(*workspace.0.standing.read(), Standing::Fenced { .. });
-        let other = |a: &super::Attached| a.workspace.session() != workspace.session();
-        if !fenced && self.0.workspaces.lock().get(&key).is_none_or(other) {
-            return Err(no_such_workspace(workspace.name()));
-        }
-        let drained = !fenced && tokio::time::timeout(timeout, workspace.flush()).await.is_ok_and(|r| r.is_ok());
-        let mut released = false;
-        if drained {
-            workspace.0.stop_writing(Standing::Closed);
-            released = tokio::time::timeout(timeout.max(Duration::from_secs(1)), release_head(&workspace.0)).await.is_ok_and(|r| r.is_ok());
-        }
-        let (bytes, operations) = workspace.0.admission.backlog();
-        let report = DetachReport {
-            published: workspace.0.replicator.published().0,
-            left_bytes: if drained { 0 } else { bytes.max(operations) },
-            released,
-        };
-        if fenced {
-            self.retire_fenced(workspace);
-        } else if drained {
-            self.journal_closing(workspace.session())?;
-            self.0.workspaces.lock().remove(&key);
-            self.forget_stream(workspace.session())?;
-        } else {
-            workspace.0.replicator.stop();
-            if let Some(a) = self.0.workspaces.lock().get_mut(&key) {
-                a.draining = true;
+    pub fn detach<'a>(&'a self, workspace: &'a Workspace, timeout: Duration) -> BoxFuture<'a, Result<DetachReport>> {
+        Box::pin(async move {
+            let key = (workspace.0.store_url.clone(), workspace.name().clone());
+            let fenced = matches!(*workspace.0.standing.read(), Standing::Fenced { .. });
+            let other = |a: &super::Attached| a.workspace.session() != workspace.session();
+            if !fenced && self.0.workspaces.lock().get(&key).is_none_or(other) {
+                return Err(no_such_workspace(workspace.name()));
             }
-        }
-        Ok(report)
+            // Attached only to be read: its tail stands among the tails all the time.
+            if !fenced && self.0.tails.lock().contains_key(&workspace.session()) {
+                self.0.workspaces.lock().remove(&key);
+                let (bytes, operations) = workspace.0.admission.backlog();
+                let published = workspace.0.replicator.published().0;
+                return Ok(DetachReport { published, left_bytes: bytes.max(operations), released: false });
+            }
+            let drained = !fenced && self.0.env.timeout(timeout, workspace.flush()).await.is_ok_and(|r| r.is_ok());
+            let mut released = false;
+            if drained {
+                workspace.0.stop_writing(Standing::Closed);
+                released =
+                    self.0.env.timeout(timeout.max(Duration::from_secs(1)), release_head(&workspace.0)).await.is_ok_and(|r| r.is_ok());
+            }
+            let (bytes, operations) = workspace.0.admission.backlog();
+            let report = DetachReport {
+                published: workspace.0.replicator.published().0,
+                left_bytes: if drained { 0 } else { bytes.max(operations) },
+                released,
+            };
+            if fenced {
+                self.retire_fenced(workspace);
+            } else if drained {
+                self.journal_closing(workspace.session())?;
+                self.0.workspaces.lock().remove(&key);
+                self.forget_stream(workspace.session())?;
+            } else {
+                workspace.0.replicator.stop();
+                if let Some(a) = self.0.workspaces.lock().get_mut(&key) {
+                    a.draining = true;
+                }
+            }
+            Ok(report)
+        })
     }
 
     /// Puts the tail of a fenced workspace aside for `recover`. Its reads go on while it is mounted.
@@ -73,6 +84,7 @@ impl Engine {
         if workspaces.get(&key).is_some_and(|a| a.workspace.session() == workspace.session()) {
             let tail = Tail::of_layers(stream, workspace.layers());
             tails.insert(workspace.session(), tail);
+            self.0.fenced.lock().push(std::sync::Arc::downgrade(&workspace.0));
             workspaces.remove(&key);
         }
     }
@@ -85,9 +97,11 @@ impl Engine {
     ///
     /// # Errors
     /// That of the flush.
-    pub async fn sync(&self) -> Result<()> {
-        let journal = &self.0.node.journal;
-        flushed(journal, journal.accepted()).await
+    pub fn sync<'a>(&'a self) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let journal = &self.0.node.journal;
+            flushed(journal, journal.accepted()).await
+        })
     }
 }
 
@@ -105,7 +119,7 @@ impl Workspace {
             None if s.active.is_empty() => Seqno(u64::MAX),
             None => s.sealed.back().map_or(s.published, |l| l.last),
         };
-        let slabs = s.sealed.iter().flat_map(|l| l.slabs.iter().copied()).chain(s.active.slabs.iter().copied()).collect();
+        let slabs = s.slabs();
         let doc = StreamDoc {
             store: shared.store_url.clone(),
             name: shared.name.clone(),

@@ -30,6 +30,10 @@ pub(crate) struct StreamState {
 }
 
 impl StreamState {
+    /// Of an opening that has written nothing yet.
+    pub fn opened(doc: StreamDoc) -> Self {
+        Self { nonces: vec![doc.nonce], next_ino: doc.next_ino, published: None, cuts: Vec::new(), foreign: false, doc }
+    }
     pub fn key(session: Session) -> Vec<u8> {
         [b"stream/".as_slice(), &session.0.to_be_bytes()].concat()
     }
@@ -239,12 +243,11 @@ pub(crate) fn load(meta: &dyn MetaStore) -> Result<Vec<Tail>> {
 }
 
 /// Takes one record of the journal into the tail of its stream.
-pub(crate) fn take(tails: &mut std::collections::HashMap<Session, Tail>, r: &RecoveredRecord<'_>) -> Result<()> {
+pub(crate) fn take(tails: &mut std::collections::BTreeMap<Session, Tail>, r: &RecoveredRecord<'_>) -> Result<()> {
     let session = Session(r.stream);
     if r.kind == OPEN {
         let doc: StreamDoc = decode(r)?;
-        let state = StreamState { nonces: vec![doc.nonce], next_ino: doc.next_ino, published: None, cuts: Vec::new(), foreign: false, doc };
-        tails.entry(session).or_insert_with(|| Tail::new(state));
+        tails.entry(session).or_insert_with(|| Tail::new(StreamState::opened(doc)));
         return Ok(());
     }
     match tails.get_mut(&session) {

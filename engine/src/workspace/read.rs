@@ -3,17 +3,21 @@
 use std::collections::HashMap;
 
 use bytes::Bytes;
-use hiloop_manifest::schema::{Attr, Block, Entry, IndexEntry, Key, KeyKind, NameHasher, Prefix, Source, Value};
+use hiloop_manifest::schema::{Attr, Block, ChunkRef, Entry, IndexEntry, Key, KeyKind, NameHasher, Prefix, Source, Value};
+use hiloop_manifest::tree::{Access, KeyRange, NodeRef, Scan};
 use hiloop_types::{Error, Ino, Result, limits};
 use parking_lot::RwLockReadGuard;
 
-use super::{Shared, State, scan, state};
+use super::neighbours::CHUNKS;
+use super::{Near, Shared, State, scan, state};
 use crate::stop::{Miss, Stop};
 
 /// First readahead window of a file that is read in sequence, bytes; doubles with each miss.
 const READAHEAD_FIRST: u64 = 256 * limits::KIB;
 /// Largest readahead window, bytes.
 const READAHEAD_MAX: u64 = 8 * limits::MIB;
+/// Manifest records that are looked through for the files behind one.
+const RECORDS: usize = 4 * CHUNKS;
 /// Files whose sequence is remembered.
 const SEQUENTIAL_FILES: usize = 1024;
 
@@ -41,6 +45,10 @@ pub trait Read {
     fn scan(&self, prefix: &Prefix, from: &[u8], f: &mut dyn FnMut(KeyKind<'_>, &Value) -> bool) -> Result<(), Stop>;
     /// The hash of entry names.
     fn hasher(&self) -> &NameHasher;
+    /// Widens a miss of `stop` by what an operation that stands there needs next.
+    fn near(&self, stop: Stop, _near: Near<'_>) -> Stop {
+        stop
+    }
 
     /// Attributes of an inode.
     ///
@@ -149,9 +157,17 @@ impl<'a> View<'a> {
         Self { shared, state: shared.state.read() }
     }
 
+    /// The nodes that reading the attributes of these inodes misses, as far as can be told now.
+    ///
+    /// # Errors
+    /// Damage of an inner node.
+    pub fn missing_attrs(&self, inodes: &[Ino]) -> Result<Vec<NodeRef>> {
+        self.state.missing_attrs(&self.shared.hydrator, inodes)
+    }
+
     /// Appends `len` bytes of a file from `offset` on to `out`; the caller has clipped the range to the file's size. Data that is in
-    /// memory or in the page cache is answered now; otherwise the miss names all chunks of the range, and of a readahead window
-    /// where the file is read in sequence.
+    /// memory or in the page cache is answered now; otherwise the miss names all chunks of the range, and ahead those of a window behind
+    /// it where the file, or many small files, are read in sequence.
     ///
     /// # Errors
     /// A miss (what was appended so far is then undefined), or damage.
@@ -180,27 +196,27 @@ impl<'a> View<'a> {
             return Err(stop);
         }
         if !missing.is_empty() {
-            self.add_readahead(ino, offset, end, &mut missing);
-            return Err(Stop::Miss(Miss::Chunks(missing)));
+            let ahead = match missing.as_slice() {
+                [only] if offset == 0 => self.neighbours(ino, only),
+                _ => self.readahead(ino, offset, end),
+            };
+            return Err(Stop::Miss(Miss::Chunks { needed: missing, ahead }));
         }
         self.shared.sequential.lock().note(ino, end);
         out.resize(base + len as usize, 0);
         Ok(())
     }
 
-    fn piece(
-        &self,
-        source: &Source,
-        len: u32,
-        out: &mut Vec<u8>,
-        missing: &mut Vec<hiloop_manifest::schema::ChunkRef>,
-    ) -> Result<(), Stop> {
+    fn piece(&self, source: &Source, len: u32, out: &mut Vec<u8>, missing: &mut Vec<ChunkRef>) -> Result<(), Stop> {
         let at = out.len();
         match source {
             Source::Zero => out.resize(at + len as usize, 0),
             Source::Inline(b) => out.extend_from_slice(&b[..len as usize]),
             Source::Chunk { chunk, skip } => match self.shared.hydrator.chunk_in_memory(&chunk.id) {
-                Some(b) => out.extend_from_slice(&b[*skip as usize..(*skip + len) as usize]),
+                Some(b) => {
+                    out.extend_from_slice(&b[*skip as usize..(*skip + len) as usize]);
+                    self.shared.neighbours.lock().read(&chunk.id);
+                }
                 None => missing.push(*chunk),
             },
             Source::Staged { at: staged, skip } => {
@@ -214,9 +230,10 @@ impl<'a> View<'a> {
         Ok(())
     }
 
-    /// Adds the chunks behind a missed range where the file is read in sequence.
-    fn add_readahead(&self, ino: Ino, offset: u64, end: u64, missing: &mut Vec<hiloop_manifest::schema::ChunkRef>) {
-        let Some(window) = self.shared.sequential.lock().window(ino, offset) else { return };
+    /// The chunks behind a missed range where the file is read in sequence.
+    fn readahead(&self, ino: Ino, offset: u64, end: u64) -> Vec<ChunkRef> {
+        let mut ahead = Vec::new();
+        let Some(window) = self.shared.sequential.lock().window(ino, offset) else { return ahead };
         let limit = end + window;
         // Manifest nodes that are not here end the window: readahead never waits.
         let _ = self.blocks_from(ino, end / limits::BLOCK, &mut |n, block| {
@@ -227,13 +244,62 @@ impl<'a> View<'a> {
                 if let Source::Chunk { chunk, .. } = &p.source
                     && self.shared.hydrator.chunk_in_memory(&chunk.id).is_none()
                 {
-                    missing.push(*chunk);
+                    ahead.push(*chunk);
                 }
             }
             true
         });
-        missing.dedup_by_key(|c| c.id);
+        ahead.dedup_by_key(|c| c.id);
+        ahead
     }
+
+    /// The chunks of the files behind this one, where files are read in the order of their pack.
+    fn neighbours(&self, ino: Ino, missed: &ChunkRef) -> Vec<ChunkRef> {
+        let mut neighbours = self.shared.neighbours.lock();
+        let window = neighbours.window(&missed.at);
+        let (Some(root), true) = (&self.state.root, window > 0) else { return Vec::new() };
+        let from = Key::block(ino, 1);
+        let range = KeyRange::between(from.as_bytes(), Prefix::entries(Ino(0)).start());
+        let ahead = behind(Scan::new(&self.shared.hydrator, root, range), missed, window, |c| {
+            self.shared.hydrator.chunk_in_memory(&c.id).is_none()
+        });
+        neighbours.fetching(&ahead);
+        ahead
+    }
+}
+
+/// The wanted chunks of these records that lie behind `missed` in its pack, in their order, up to `window` bytes behind it. Ends at what is
+/// not in memory and where the order of records is not that of the pack.
+fn behind(
+    records: impl Iterator<Item = Result<(Bytes, Bytes), Access>>,
+    missed: &ChunkRef,
+    window: u64,
+    wanted: impl Fn(&ChunkRef) -> bool,
+) -> Vec<ChunkRef> {
+    let end = |c: &ChunkRef| u64::from(c.at.offset) + u64::from(c.at.stored_len);
+    let limit = end(missed) + window;
+    let (mut ahead, mut last): (Vec<ChunkRef>, _) = (Vec::new(), end(missed));
+    for (key, value) in records.take(RECORDS).map_while(Result::ok) {
+        if !matches!(KeyKind::parse(&key), Ok(KeyKind::Block(..))) {
+            continue;
+        }
+        let Ok(block) = Block::decode(&value, &[]) else { break };
+        for piece in block.pieces() {
+            let Source::Chunk { chunk, .. } = &piece.source else { continue };
+            if u64::from(chunk.at.offset) < last {
+                // Content that stands earlier too; the files behind may go on.
+                continue;
+            }
+            if chunk.at.pack != missed.at.pack || end(chunk) > limit || ahead.len() >= CHUNKS {
+                return ahead;
+            }
+            last = end(chunk);
+            if wanted(chunk) {
+                ahead.push(*chunk);
+            }
+        }
+    }
+    ahead
 }
 
 impl Read for View<'_> {
@@ -245,6 +311,9 @@ impl Read for View<'_> {
     }
     fn hasher(&self) -> &NameHasher {
         &self.shared.hasher
+    }
+    fn near(&self, stop: Stop, near: Near<'_>) -> Stop {
+        self.state.near(&self.shared.hydrator, stop, near)
     }
 }
 

@@ -5,11 +5,12 @@
 //! Then the snapshots cut at the layer's end are put, before the head may pass (`protocols.md` 4.3). What fails is tried again with
 //! the same layer; only being fenced or a failed journal ends it.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use hiloop_env::Env;
 use hiloop_journal::{Class, Journal};
 use hiloop_manifest::tree::RootRef;
@@ -20,6 +21,7 @@ use tokio::sync::{Notify, oneshot};
 use super::seal::Sealing;
 use super::{Done, Shared, Standing, Workspace};
 use crate::catalog::{CutOff, FORMAT, Found, Head, LineageEvent, LineageKind, Release, SnapshotDoc};
+use crate::front::Front;
 use crate::layer::Layer;
 use crate::record::{ATTEMPT, CUT, CUT_DONE, PUBLISHED, PublishedDoc};
 use crate::ship::{Origin, Shipper};
@@ -50,8 +52,10 @@ struct Inner {
     shipped: Seqno,
     published: Seqno,
     waiters: Vec<(Seqno, Done)>,
-    cuts: HashMap<Name, CutDone>,
+    cuts: BTreeMap<Name, CutDone>,
     error: Option<String>,
+    /// Why nothing more will be published: whoever asks now would wait for ever.
+    refused: Option<Error>,
     /// Nonces of swaps of this session: a head that carries one is ours (`protocols.md` 3.2).
     nonces: Vec<Nonce>,
 }
@@ -90,17 +94,21 @@ impl Replicator {
     }
     /// Calls `done` once a head that contains `upto` is confirmed.
     pub fn when_published(&self, upto: Seqno, done: Done) {
-        {
+        let answer = {
             let mut i = self.inner.lock();
-            if i.published < upto {
-                i.waiters.push((upto, done));
-                i.hurry = true;
-                drop(i);
-                self.wake.notify_one();
-                return;
+            match &i.refused {
+                _ if i.published >= upto => Ok(()),
+                Some(e) => Err(e.clone()),
+                None => {
+                    i.waiters.push((upto, done));
+                    i.hurry = true;
+                    drop(i);
+                    self.wake.notify_one();
+                    return;
+                }
             }
-        }
-        done(Ok(()));
+        };
+        done(answer);
     }
     pub fn published(&self) -> Seqno {
         self.inner.lock().published
@@ -111,16 +119,18 @@ impl Replicator {
     }
     /// Goes on after [`Self::stop`].
     pub fn resume(&self) {
-        self.inner.lock().stop = false;
+        let mut i = self.inner.lock();
+        (i.stop, i.refused) = (false, None);
     }
-    /// Ends all waits with an error.
-    pub fn fail_waiters(&self, why: impl Fn() -> Error) {
+    /// Ends all waits with an error, also those to come.
+    pub fn fail_waiters(&self, why: &Error) {
         let (waiters, cuts) = {
             let mut i = self.inner.lock();
+            i.refused = Some(why.clone());
             (std::mem::take(&mut i.waiters), std::mem::take(&mut i.cuts))
         };
-        waiters.into_iter().for_each(|(_, done)| done(Err(why())));
-        cuts.into_values().for_each(|done| done(Err(why())));
+        waiters.into_iter().for_each(|(_, done)| done(Err(why.clone())));
+        cuts.into_values().for_each(|done| done(Err(why.clone())));
         self.wake.notify_one();
     }
     pub fn report(&self, now: Duration) -> Report {
@@ -164,13 +174,27 @@ impl Workspace {
                 return Err(Error::exhausted(format!("{} snapshots of {} wait to be replicated", state.sealed.len(), shared.name))
                     .hint("wait until the store answers again; `status` shows the backlog"));
             }
-            if shared.replicator.inner.lock().cuts.contains_key(name) {
-                return Err(Error::conflict(format!("snapshot {name} is being cut already")));
+            {
+                let i = shared.replicator.inner.lock();
+                if let Some(e) = &i.refused {
+                    return Err(e.clone());
+                }
+                if i.cuts.contains_key(name) {
+                    return Err(Error::conflict(format!("snapshot {name} is being cut already")));
+                }
             }
             let seqno = shared.node.journal.append(Class::Reserve, shared.stream(), CUT, &[name.as_str().as_bytes()], &[])?;
             state.accepted = seqno;
-            shared.replicator.inner.lock().cuts.insert(name.clone(), Box::new(replicated));
             state.seal(shared.name_key, shared.epoch, Some(name.clone()));
+            let mut i = shared.replicator.inner.lock();
+            match i.refused.clone() {
+                None => _ = i.cuts.insert(name.clone(), Box::new(replicated)),
+                // Fenced since: the cut is in the tail.
+                Some(e) => {
+                    drop(i);
+                    replicated(Err(e));
+                }
+            }
             seqno
         };
         shared.replicator.hurry();
@@ -182,11 +206,13 @@ impl Workspace {
     ///
     /// # Errors
     /// Why it will not be.
-    pub async fn flush(&self) -> Result<Seqno> {
-        let upto = self.accepted();
-        let (tx, rx) = oneshot::channel();
-        self.0.replicator.when_published(upto, Box::new(move |r| drop(tx.send(r))));
-        rx.await.unwrap_or_else(|_| Err(Error::closed("the workspace was closed"))).map(|()| upto)
+    pub fn flush<'a>(&'a self) -> BoxFuture<'a, Result<Seqno>> {
+        Box::pin(async move {
+            let upto = self.accepted();
+            let (tx, rx) = oneshot::channel();
+            self.0.replicator.when_published(upto, Box::new(move |r| drop(tx.send(r))));
+            rx.await.unwrap_or_else(|_| Err(Error::closed("the workspace was closed"))).map(|()| upto)
+        })
     }
 }
 
@@ -213,7 +239,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
                 if shared.replicator.inner.lock().stop && !matches!(*shared.standing.read(), Standing::Live | Standing::HeadLost { .. }) {
                     return;
                 }
-                tokio::time::sleep(pause).await;
+                shared.node.env.sleep(pause).await;
                 pause = (pause * 2).min(PAUSE_MAX);
             }
         }
@@ -254,7 +280,7 @@ async fn wait_for_work(shared: &Arc<Shared>) -> bool {
         let work = shared.replicator.inner.lock().dirty_since.is_some();
         if work {
             // A later wake-up may be a hurry or a full layer, so it is looked at; time that passed counts.
-            slept = tokio::time::timeout(limits::PUBLISH_INTERVAL, notified).await.is_err();
+            slept = shared.node.env.timeout(limits::PUBLISH_INTERVAL, notified).await.is_err();
         } else {
             notified.await;
         }
@@ -305,8 +331,9 @@ async fn publish_next(shared: &Arc<Shared>) -> Result<()> {
 }
 
 async fn ship(shared: &Arc<Shared>, layer: Arc<Layer>, root: Option<RootRef>) -> Result<RootRef> {
+    let env = shared.node.env.clone();
     let shared = shared.clone();
-    let work = tokio::task::spawn_blocking(move || {
+    let work = env.blocking(move || {
         let node = &shared.node;
         let origin = Origin {
             owner: Owner::workspace(&shared.name),
@@ -315,8 +342,8 @@ async fn ship(shared: &Arc<Shared>, layer: Arc<Layer>, root: Option<RootRef>) ->
             session: shared.session,
             sequence: layer.last.0,
         };
-        let shipper = Shipper::new(shared.catalog.store().clone(), node.env.clone(), node.runtime.clone(), origin);
-        let sealing = Sealing { journal: &node.journal, hydrator: &shared.hydrator, keys: &shared.keys, runtime: &node.runtime };
+        let shipper = Shipper::new(shared.catalog.store().clone(), node.env.clone(), origin);
+        let sealing = Sealing { journal: &node.journal, hydrator: &shared.hydrator, keys: &shared.keys, env: &node.env };
         sealing.ship(&layer, root.as_ref(), shipper)
     });
     let (root, shipped) = work.await.map_err(|e| Error::internal(format!("building a publish died: {e}")))??;
@@ -326,6 +353,7 @@ async fn ship(shared: &Arc<Shared>, layer: Arc<Layer>, root: Option<RootRef>) ->
 
 /// Moves the head to `root`, or finds out that it is ours no longer.
 async fn swap_head(shared: &Arc<Shared>, layer: &Layer, root: RootRef) -> Result<()> {
+    let front = Front::or_none(&shared.hydrator, &root).await;
     let mut head = shared.head.lock().await;
     if let Some(cut_off) = head.doc.cut_off.clone() {
         put_cut_off(shared, &cut_off).await?;
@@ -334,6 +362,7 @@ async fn swap_head(shared: &Arc<Shared>, layer: &Layer, root: RootRef) -> Result
     let next_ino = shared.state.read().next_ino;
     let mut doc = head.doc.clone();
     doc.root = Some(root);
+    doc.front = front;
     doc.sequence = layer.last.0;
     doc.nonce = nonce;
     doc.cut_off = None;
@@ -437,6 +466,8 @@ async fn put_snapshot(shared: &Arc<Shared>, name: &Name, layer: &Layer, root: Ro
         session: shared.session,
         sequence: layer.last.0,
         root,
+        // The head stands at the cut, except after a restart in between.
+        front: if head.root == Some(root) { head.front } else { Front::default() },
         bases: head.bases,
         inode_limit: head.inode_limit,
         quota: head.quota,
@@ -444,6 +475,7 @@ async fn put_snapshot(shared: &Arc<Shared>, name: &Name, layer: &Layer, root: Ro
         parent: head.parent.clone(),
         nonce: shared.catalog.nonce(),
         created: shared.catalog.now(),
+        deleted: None,
     };
     let result = match shared.catalog.create_snapshot(&doc).await? {
         Ok(_) => Ok(doc),

@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use hiloop_env::Env;
 use hiloop_journal::Journal;
 use hiloop_manifest::schema::{Block, ChunkDomain, ChunkRef, Key, KeyKind, Piece, Source, StagedAt, Value};
 use hiloop_manifest::tree::{Access, Apply, Node, NodeRef, NodeSink, RootRef, missing_for};
 use hiloop_manifest::{Chunker, CutPolicy, FrameLoc, LEVEL_HOT, encode_chunk};
 use hiloop_types::{Error, Ino, NodeId, Result, ResultExt, limits};
-use tokio::runtime::Handle;
 
 use super::state::staged_ref;
 use crate::hydrate::{DomainKeys, Hydrator};
@@ -27,7 +27,7 @@ pub(super) struct Sealing<'a> {
     pub journal: &'a Journal,
     pub hydrator: &'a Hydrator,
     pub keys: &'a DomainKeys,
-    pub runtime: &'a Handle,
+    pub env: &'a Env,
 }
 
 impl Sealing<'_> {
@@ -52,7 +52,7 @@ impl Sealing<'_> {
                 Ok(applied) => break applied,
                 Err(Access::Error(e)) => return Err(e),
                 Err(Access::Miss(n)) => {
-                    self.runtime.block_on(self.hydrator.node_now(&n))?;
+                    self.env.block_on(self.hydrator.node_now(&n))?;
                 }
             }
         };
@@ -70,7 +70,7 @@ impl Sealing<'_> {
             if missing.is_empty() {
                 return Ok(());
             }
-            self.runtime.block_on(self.hydrator.nodes_now(&missing))?;
+            self.env.block_on(self.hydrator.nodes_now(&missing))?;
             if missing.len() < PREFETCH / 2 {
                 // What memory cannot hold at once would be asked for for ever; the apply fetches what is left.
                 return Ok(());

@@ -55,6 +55,11 @@ impl State {
         }
     }
 
+    /// The staging slabs that the layers name.
+    pub fn slabs(&self) -> Vec<u64> {
+        self.sealed.iter().flat_map(|l| l.slabs.iter().copied()).chain(self.active.slabs.iter().copied()).collect()
+    }
+
     /// True where a layer names the staging slab.
     pub fn names_slab(&self, slab: u64) -> bool {
         self.active.slabs.contains(&slab) || self.sealed.iter().any(|l| l.slabs.contains(&slab))

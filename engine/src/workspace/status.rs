@@ -6,7 +6,7 @@ use hiloop_manifest::tree::RootRef;
 use hiloop_types::{Error, Name, Result, Session, WriterEpoch};
 use serde::Serialize;
 
-use super::{Durability, Workspace};
+use super::{Durability, ReadAhead, Workspace};
 
 /// Whether a workspace may be written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -103,6 +103,8 @@ pub struct WorkspaceStatus {
     pub quota: Option<u64>,
     /// Inode numbers handed out so far end below this.
     pub next_ino: u64,
+    /// What was fetched of small files before they were asked for.
+    pub read_ahead: ReadAhead,
 }
 
 impl Workspace {
@@ -136,6 +138,7 @@ impl Workspace {
             bytes: totals.bytes,
             quota: shared.quota,
             next_ino,
+            read_ahead: shared.neighbours.lock().counts(),
         }
     }
 }

@@ -12,9 +12,9 @@ use hiloop_types::{Error, Ino, Result, Seqno, limits};
 use parking_lot::RwLockWriteGuard;
 
 use super::read::Read;
-use super::{Shared, Standing, State, scan, state};
+use super::{Near, Shared, Standing, State, scan, state};
 use crate::record::{Batch, CHANGES, Change};
-use crate::stop::Stop;
+use crate::stop::{Miss, Stop};
 
 /// Changes of one journal record; a larger operation (dropping a huge file) takes several, deletions first.
 const CHANGES_MAX: usize = 4096;
@@ -106,6 +106,9 @@ impl<'a> Txn<'a> {
     /// Gives an inode a name. Moves the directory's counters in `dir_attr`, which the caller puts.
     pub fn link(&mut self, dir: Ino, dir_attr: &mut Attr, name: &[u8], ino: Ino, kind: FileKind) {
         let index = dir_attr.next_index;
+        if dir_attr.entries == 0 {
+            dir_attr.children = ino;
+        }
         dir_attr.next_index += 1;
         dir_attr.entries += 1;
         self.set(self.shared.hasher.entry(dir, name), Value::Entry(Entry { ino, kind, index }));
@@ -164,7 +167,8 @@ impl<'a> Txn<'a> {
     /// Writes data; moves `attr.size` and `attr.allocated`, which the caller puts.
     ///
     /// # Errors
-    /// A miss of manifest nodes (never of data: overwriting does not hydrate), `Exhausted` where the disk is full.
+    /// A miss of manifest nodes (never of data: overwriting does not hydrate) or of room: a change that is run again stages its data
+    /// again, so one change stages at most [`limits::STAGING_DIRTY`] in all. `Exhausted` where the disk is full.
     pub fn write(&mut self, ino: Ino, attr: &mut Attr, offset: u64, data: &[u8]) -> Result<(), Stop> {
         if data.is_empty() {
             return Ok(());
@@ -305,7 +309,9 @@ impl<'a> Txn<'a> {
     }
 
     fn stage(&mut self, data: &[u8]) -> Result<StagedAt, Stop> {
-        let staged = self.shared.node.journal.stage(data)?;
+        let Some(staged) = self.shared.node.journal.stage(data)? else {
+            return Err(Stop::Miss(Miss::Room(data.len() as u64)));
+        };
         let at = state::staged_at(&staged.reference());
         self.staged.push(staged);
         self.data_bytes += data.len() as u64;
@@ -410,5 +416,8 @@ impl Read for Txn<'_> {
     }
     fn hasher(&self) -> &NameHasher {
         &self.shared.hasher
+    }
+    fn near(&self, stop: Stop, near: Near<'_>) -> Stop {
+        self.state.near(&self.shared.hydrator, stop, near)
     }
 }

@@ -62,14 +62,14 @@ impl FileBackend {
     pub async fn open(dir: PathBuf, create: bool, env: Env) -> Result<Self> {
         let root = Arc::new(Root { dir });
         let (wall, opening) = (env.wall(), root.clone());
-        blocking(move || opening.open(create, wall)).await?;
+        blocking(&env, move || opening.open(create, wall)).await?;
         Ok(Self { root, env })
     }
 }
 
 /// Runs file system calls off the async threads.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-    match tokio::task::spawn_blocking(work).await {
+async fn blocking<T: Send + 'static>(env: &Env, work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    match env.blocking(work).await {
         Ok(result) => result,
         Err(e) => Err(Error::internal(format!("a file system call did not return: {e}"))),
     }
@@ -79,17 +79,17 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + '
 impl Backend for FileBackend {
     async fn get(&self, key: &str) -> Result<Option<Versioned>> {
         let (root, key) = (self.root.clone(), key.to_owned());
-        blocking(move || root.read(&key)).await
+        blocking(&self.env, move || root.read(&key)).await
     }
 
     async fn get_range(&self, key: &str, offset: u64, len: u64) -> Result<Option<Bytes>> {
         let (root, key) = (self.root.clone(), key.to_owned());
-        blocking(move || root.read_range(&key, offset, len)).await
+        blocking(&self.env, move || root.read_range(&key, offset, len)).await
     }
 
     async fn head(&self, key: &str) -> Result<Option<ObjectInfo>> {
         let (root, key) = (self.root.clone(), key.to_owned());
-        blocking(move || {
+        blocking(&self.env, move || {
             let Some(file) = root.open_object(&key)? else { return Ok(None) };
             let meta = file.metadata().map_err(|e| io_error(&root.path(&key), &e))?;
             Ok(Some(info(&key, &meta)))
@@ -100,21 +100,24 @@ impl Backend for FileBackend {
     async fn put(&self, key: &str, bytes: Bytes, condition: Condition) -> Result<PutOutcome> {
         let (root, key) = (self.root.clone(), key.to_owned());
         let name = format!("{:016x}{:016x}", self.env.random_u64(), self.env.random_u64());
-        blocking(move || root.write(&key, &name, &bytes, &condition)).await
+        blocking(&self.env, move || root.write(&key, &name, &bytes, &condition)).await
     }
 
     async fn delete(&self, key: &str) -> Result<bool> {
         let (root, key) = (self.root.clone(), key.to_owned());
-        blocking(move || root.remove(&key)).await
+        blocking(&self.env, move || root.remove(&key)).await
     }
 
     fn list(&self, prefix: &str) -> BoxStream<'static, Result<ObjectInfo>> {
-        let (root, prefix) = (self.root.clone(), prefix.to_owned());
-        let walk = blocking(move || {
-            let mut found = Vec::new();
-            root.walk(&root.path(&prefix), &prefix, &mut found)?;
-            Ok(found)
-        });
+        let (root, prefix, env) = (self.root.clone(), prefix.to_owned(), self.env.clone());
+        let walk = async move {
+            blocking(&env, move || {
+                let mut found = Vec::new();
+                root.walk(&root.path(&prefix), &prefix, &mut found)?;
+                Ok(found)
+            })
+            .await
+        };
         walk.map(|result| match result {
             Ok(found) => stream::iter(found.into_iter().map(Ok).collect::<Vec<_>>()),
             Err(error) => stream::iter(vec![Err(error)]),

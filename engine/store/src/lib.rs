@@ -3,7 +3,7 @@
 //! One [`StoreUrl`] names a store (S3, GCS, a directory); one [`Store`] reads and writes it with exact conditional writes, deadlines,
 //! counters and errors of [`hiloop_types::ErrorKind`]. Below it stands the [`Backend`] seam: [`cloud`](crate::Store::open) over the crate
 //! object_store, [`FileBackend`], [`MemoryBackend`], and [`faults::Faults`], which breaks any of them on purpose.
-//! [`Store::probe`] finds stores that accept conditional writes and lose races; [`conformance`] is what every backend must pass.
+//! [`rounds::Rounds`] counts how many reads waited for each other. [`Store::probe`] finds stores that accept conditional writes and lose races; [`conformance`] is what every backend must pass.
 
 mod backend;
 mod cloud;
@@ -14,6 +14,7 @@ mod hedge;
 pub mod key;
 mod memory;
 mod probe;
+pub mod rounds;
 mod settle;
 mod stats;
 mod store;

@@ -2,6 +2,7 @@
 //! other and let several racing ones win, which would lose a published head without a word.
 
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use futures::future::{join_all, try_join_all};
 use hiloop_types::{Error, ErrorKind, Result, ResultExt};
 
@@ -19,22 +20,24 @@ impl Store {
     ///
     /// # Errors
     /// `Invalid` with the check that failed: the store must not be used. `Denied` and `Unavailable` as any request.
-    pub async fn probe(&self) -> Result<()> {
-        let run = format!("{:016x}{:016x}", self.env().random_u64(), self.env().random_u64());
-        let keys: Vec<String> = (0..ROUNDS).map(|round| format!("probe/{run}/{round}")).collect();
-        let checked = async {
-            for key in &keys {
-                self.probe_round(key).await.at("probe of conditional writes")?;
+    pub fn probe<'a>(&'a self) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let run = format!("{:016x}{:016x}", self.env().random_u64(), self.env().random_u64());
+            let keys: Vec<String> = (0..ROUNDS).map(|round| format!("probe/{run}/{round}")).collect();
+            let checked = async {
+                for key in &keys {
+                    self.probe_round(key).await.at("probe of conditional writes")?;
+                }
+                Ok(())
+            }
+            .await;
+            let removed = join_all(keys.iter().map(|key| self.delete(key))).await;
+            checked?;
+            for result in removed {
+                result?;
             }
             Ok(())
-        }
-        .await;
-        let removed = join_all(keys.iter().map(|key| self.delete(key))).await;
-        checked?;
-        for result in removed {
-            result?;
-        }
-        Ok(())
+        })
     }
 
     async fn probe_round(&self, key: &str) -> Result<()> {

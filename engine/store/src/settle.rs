@@ -35,7 +35,7 @@ impl Store {
     pub async fn create_settled(&self, key: &str, bytes: Bytes, is_mine: impl Fn(&Bytes) -> bool) -> Result<Settled> {
         let mut last = None;
         for attempt in 0..ATTEMPTS {
-            pause(attempt).await;
+            self.pause(attempt).await;
             match self.create(key, bytes.clone()).await? {
                 CreateOutcome::Done(version) => return Ok(Settled::Won(version)),
                 CreateOutcome::Lost => {}
@@ -55,7 +55,7 @@ impl Store {
     pub async fn swap_settled(&self, key: &str, version: &Version, bytes: Bytes, is_mine: impl Fn(&Bytes) -> bool) -> Result<Settled> {
         let mut last = None;
         for attempt in 0..ATTEMPTS {
-            pause(attempt).await;
+            self.pause(attempt).await;
             match self.swap(key, version, bytes.clone()).await? {
                 SwapOutcome::Done(version) => return Ok(Settled::Won(version)),
                 SwapOutcome::Lost => {}
@@ -69,11 +69,11 @@ impl Store {
         }
         Err(unsettled(key, last))
     }
-}
 
-async fn pause(attempt: u32) {
-    if attempt > 0 {
-        tokio::time::sleep(PAUSE * (1 << (attempt - 1))).await;
+    async fn pause(&self, attempt: u32) {
+        if attempt > 0 {
+            self.env().sleep(PAUSE * (1 << (attempt - 1))).await;
+        }
     }
 }
 

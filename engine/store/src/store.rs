@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 use hiloop_env::Env;
@@ -82,8 +83,8 @@ pub enum SwapOutcome {
     Ambiguous(Error),
 }
 
-/// An object store, cheap to clone. All keys are relative to its prefix; [`crate::key`] says what a key is. Deadlines need a tokio
-/// runtime with time.
+/// An object store, cheap to clone. All keys are relative to its prefix; [`crate::key`] says what a key is. Deadlines need what
+/// [`Env::sleep`] needs.
 #[derive(Clone)]
 pub struct Store(Arc<Inner>);
 
@@ -102,13 +103,15 @@ impl Store {
     ///
     /// # Errors
     /// `Invalid` for a CA file or credentials that cannot be used; for `file://` what the operating system says.
-    pub async fn open(url: &StoreUrl, options: StoreOptions, env: Env) -> Result<Self> {
-        let counters = Arc::new(Counters::default());
-        let backend: Arc<dyn Backend> = match url.place() {
-            Place::File { dir } => Arc::new(FileBackend::open(dir.clone(), options.create_directory, env.clone()).await?),
-            place => Arc::new(cloud::open(place, &options, counters.clone()).await?),
-        };
-        Ok(Self::assemble(backend, url.prefix().to_owned(), url.to_string(), options, counters, env))
+    pub fn open<'a>(url: &'a StoreUrl, options: StoreOptions, env: Env) -> BoxFuture<'a, Result<Self>> {
+        Box::pin(async move {
+            let counters = Arc::new(Counters::default());
+            let backend: Arc<dyn Backend> = match url.place() {
+                Place::File { dir } => Arc::new(FileBackend::open(dir.clone(), options.create_directory, env.clone()).await?),
+                place => Arc::new(cloud::open(place, &options, counters.clone()).await?),
+            };
+            Ok(Self::assemble(backend, url.prefix().to_owned(), url.to_string(), options, counters, env))
+        })
     }
 
     /// An empty store in memory.
@@ -140,7 +143,8 @@ impl Store {
     pub fn stats(&self) -> StoreStats {
         self.0.counters.snapshot()
     }
-    pub(crate) fn env(&self) -> &Env {
+    /// The surroundings it runs in.
+    pub fn env(&self) -> &Env {
         &self.0.env
     }
 
@@ -148,10 +152,12 @@ impl Store {
     ///
     /// # Errors
     /// `Invalid` key, `Denied`, `Unavailable` (also after the read deadline), `Corrupt` for a body that is not as long as announced.
-    pub async fn get(&self, key: &str) -> Result<Option<Versioned>> {
-        let full = self.full(key)?;
-        let bytes = |found: &Option<Versioned>| found.as_ref().map_or(0, |v| v.bytes.len() as u64);
-        self.read(Call::Get, key, bytes, || self.0.backend.get(&full)).await
+    pub fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<Versioned>>> {
+        Box::pin(async move {
+            let full = self.full(key)?;
+            let bytes = |found: &Option<Versioned>| found.as_ref().map_or(0, |v| v.bytes.len() as u64);
+            self.read(Call::Get, key, bytes, || self.0.backend.get(&full)).await
+        })
     }
 
     /// Exactly `len` bytes from `offset` of the object, or `None` where there is no such object. Zero bytes of anything are `Some`
@@ -159,56 +165,64 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::get`]; `Corrupt` if the object ends before `offset + len`.
-    pub async fn get_range(&self, key: &str, offset: u64, len: u64) -> Result<Option<Bytes>> {
-        let full = self.full(key)?;
-        if len == 0 {
-            return Ok(Some(Bytes::new()));
-        }
-        if offset.checked_add(len).is_none() {
-            return Err(self.named(Call::GetRange, key, Error::corrupt(format!("{len} bytes at {offset} are beyond any object"))));
-        }
-        let bytes = |found: &Option<Bytes>| found.as_ref().map_or(0, |b| b.len() as u64);
-        let found = self.read(Call::GetRange, key, bytes, || self.0.backend.get_range(&full, offset, len)).await?;
-        match &found {
-            Some(b) if b.len() as u64 != len => {
-                let error = Error::corrupt(format!("the store answered {} bytes, {len} at {offset} were asked for", b.len()));
-                Err(self.named(Call::GetRange, key, error))
+    pub fn get_range<'a>(&'a self, key: &'a str, offset: u64, len: u64) -> BoxFuture<'a, Result<Option<Bytes>>> {
+        Box::pin(async move {
+            let full = self.full(key)?;
+            if len == 0 {
+                return Ok(Some(Bytes::new()));
             }
-            _ => Ok(found),
-        }
+            if offset.checked_add(len).is_none() {
+                return Err(self.named(Call::GetRange, key, Error::corrupt(format!("{len} bytes at {offset} are beyond any object"))));
+            }
+            let bytes = |found: &Option<Bytes>| found.as_ref().map_or(0, |b| b.len() as u64);
+            let found = self.read(Call::GetRange, key, bytes, || self.0.backend.get_range(&full, offset, len)).await?;
+            match &found {
+                Some(b) if b.len() as u64 != len => {
+                    let error = Error::corrupt(format!("the store answered {} bytes, {len} at {offset} were asked for", b.len()));
+                    Err(self.named(Call::GetRange, key, error))
+                }
+                _ => Ok(found),
+            }
+        })
     }
 
     /// Size and version of the object, or `None` where there is none.
     ///
     /// # Errors
     /// As [`Store::get`].
-    pub async fn head(&self, key: &str) -> Result<Option<ObjectInfo>> {
-        let full = self.full(key)?;
-        let found = self.read(Call::Head, key, |_| 0, || self.0.backend.head(&full)).await?;
-        Ok(found.map(|info| ObjectInfo { key: key.to_owned(), ..info }))
+    pub fn head<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<ObjectInfo>>> {
+        Box::pin(async move {
+            let full = self.full(key)?;
+            let found = self.read(Call::Head, key, |_| 0, || self.0.backend.head(&full)).await?;
+            Ok(found.map(|info| ObjectInfo { key: key.to_owned(), ..info }))
+        })
     }
 
     /// Writes the whole object, whatever is there. For content-addressed or otherwise repeatable bytes only.
     ///
     /// # Errors
     /// `Invalid` key, `Denied`, `Exhausted`, `Unavailable`: the put may or may not have taken effect and may be repeated.
-    pub async fn put(&self, key: &str, bytes: Bytes) -> Result<Version> {
-        match self.write(Call::Put, key, bytes, Condition::Always).await? {
-            PutOutcome::Done(version) => Ok(version),
-            PutOutcome::Ambiguous(error) => Err(error),
-            PutOutcome::Lost => Err(self.named(Call::Put, key, Error::internal("a put without condition lost"))),
-        }
+    pub fn put<'a>(&'a self, key: &'a str, bytes: Bytes) -> BoxFuture<'a, Result<Version>> {
+        Box::pin(async move {
+            match self.write(Call::Put, key, bytes, Condition::Always).await? {
+                PutOutcome::Done(version) => Ok(version),
+                PutOutcome::Ambiguous(error) => Err(error),
+                PutOutcome::Lost => Err(self.named(Call::Put, key, Error::internal("a put without condition lost"))),
+            }
+        })
     }
 
     /// Writes the object if there is none. See [`CreateOutcome`] for what the answers are worth.
     ///
     /// # Errors
     /// As [`Store::put`], but then nothing was written.
-    pub async fn create(&self, key: &str, bytes: Bytes) -> Result<CreateOutcome> {
-        Ok(match self.write(Call::Create, key, bytes, Condition::Absent).await? {
-            PutOutcome::Done(version) => CreateOutcome::Done(version),
-            PutOutcome::Lost => CreateOutcome::Lost,
-            PutOutcome::Ambiguous(error) => CreateOutcome::Ambiguous(error),
+    pub fn create<'a>(&'a self, key: &'a str, bytes: Bytes) -> BoxFuture<'a, Result<CreateOutcome>> {
+        Box::pin(async move {
+            Ok(match self.write(Call::Create, key, bytes, Condition::Absent).await? {
+                PutOutcome::Done(version) => CreateOutcome::Done(version),
+                PutOutcome::Lost => CreateOutcome::Lost,
+                PutOutcome::Ambiguous(error) => CreateOutcome::Ambiguous(error),
+            })
         })
     }
 
@@ -216,11 +230,13 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::put`], but then nothing was written.
-    pub async fn swap(&self, key: &str, version: &Version, bytes: Bytes) -> Result<SwapOutcome> {
-        Ok(match self.write(Call::Swap, key, bytes, Condition::Version(version.clone())).await? {
-            PutOutcome::Done(version) => SwapOutcome::Done(version),
-            PutOutcome::Lost => SwapOutcome::Lost,
-            PutOutcome::Ambiguous(error) => SwapOutcome::Ambiguous(error),
+    pub fn swap<'a>(&'a self, key: &'a str, version: &'a Version, bytes: Bytes) -> BoxFuture<'a, Result<SwapOutcome>> {
+        Box::pin(async move {
+            Ok(match self.write(Call::Swap, key, bytes, Condition::Version(version.clone())).await? {
+                PutOutcome::Done(version) => SwapOutcome::Done(version),
+                PutOutcome::Lost => SwapOutcome::Lost,
+                PutOutcome::Ambiguous(error) => SwapOutcome::Ambiguous(error),
+            })
         })
     }
 
@@ -229,20 +245,24 @@ impl Store {
     ///
     /// # Errors
     /// `Invalid` key, `Denied`, `Unavailable`; the deletion may have taken effect and may be repeated.
-    pub async fn delete(&self, key: &str) -> Result<bool> {
-        let full = self.full(key)?;
-        let deadline = self.0.options.write_deadline;
-        self.timed(Call::Delete, key, |_| 0, deadline, self.0.backend.delete(&full)).await
+    pub fn delete<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<bool>> {
+        Box::pin(async move {
+            let full = self.full(key)?;
+            let deadline = self.0.options.write_deadline;
+            self.timed(Call::Delete, key, |_| 0, deadline, self.0.backend.delete(&full)).await
+        })
     }
 
     /// All objects below `prefix` (whole segments; empty: all), sorted by key.
     ///
     /// # Errors
     /// As [`Store::list_stream`]. Never a part of the listing: any error is the whole answer.
-    pub async fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
-        let mut found: Vec<ObjectInfo> = self.list_stream(prefix)?.try_collect().await?;
-        found.sort_unstable_by(|a, b| a.key.cmp(&b.key));
-        Ok(found)
+    pub fn list<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<Vec<ObjectInfo>>> {
+        Box::pin(async move {
+            let mut found: Vec<ObjectInfo> = self.list_stream(prefix)?.try_collect().await?;
+            found.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+            Ok(found)
+        })
     }
 
     /// The objects below `prefix` (whole segments; empty: all) as pages arrive, in no promised order. The listing is complete only if
@@ -262,7 +282,7 @@ impl Store {
             let (this, shown, below) = (this.clone(), shown.clone(), below.clone());
             async move {
                 let mut pages = pages?;
-                let next = tokio::time::timeout(this.0.options.read_deadline, pages.next()).await;
+                let next = this.0.env.timeout(this.0.options.read_deadline, pages.next()).await;
                 let failed = match next {
                     Ok(None) => {
                         this.observe(Call::List, 0, started, None);
@@ -314,7 +334,7 @@ impl Store {
     ) -> Result<T> {
         self.0.counters.started(call);
         let started = self.0.env.monotonic();
-        let result = match tokio::time::timeout(deadline, request).await {
+        let result = match self.0.env.timeout(deadline, request).await {
             Ok(result) => result,
             Err(_) => Err(deadline_passed(deadline)),
         };
@@ -349,7 +369,7 @@ impl Store {
     {
         let mut first = Box::pin(request());
         let Some(delay) = self.0.hedge.delay() else { return first.await };
-        if let Ok(answer) = tokio::time::timeout(delay, &mut first).await {
+        if let Ok(answer) = self.0.env.timeout(delay, &mut first).await {
             return answer;
         }
         if !self.0.hedge.take() {
@@ -358,6 +378,7 @@ impl Store {
         self.0.counters.hedges.fetch_add(1, Ordering::Relaxed);
         let mut second = Box::pin(request());
         tokio::select! {
+            biased;
             answer = &mut first => match answer {
                 Ok(value) => Ok(value),
                 Err(_) => second.await,
@@ -378,7 +399,7 @@ impl Store {
         let deadline = self.0.options.write_deadline;
         // A put that is given up may be in flight: only then is the answer "nobody knows" made here.
         let request = async {
-            match tokio::time::timeout(deadline, self.0.backend.put(&full, bytes, condition)).await {
+            match self.0.env.timeout(deadline, self.0.backend.put(&full, bytes, condition)).await {
                 Ok(result) => result,
                 Err(_) => Ok(PutOutcome::Ambiguous(deadline_passed(deadline))),
             }

@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::kit::{World, eventually, noise, put, read, request};
 use hiloop_engine::node::AttachRequest;
-use hiloop_engine::workspace::{Admission, Cost};
+use hiloop_engine::workspace::{Admission, Cost, Durability};
 use hiloop_env::Env;
 use hiloop_store::Store;
 use hiloop_store::faults::Faults;
+use hiloop_types::ErrorKind;
 use hiloop_types::limits::MIB;
 
 #[test]
@@ -42,6 +43,26 @@ fn store_away_then_back() {
     for i in 0..written {
         assert_eq!(read(&w2, &format!("f{i}")).unwrap(), noise(i, 200_000));
     }
+}
+
+#[test]
+fn what_is_taken_back_while_it_drains_keeps_its_promises() {
+    let faults = Faults::default();
+    let world = World::over(Store::memory(Env::real()).wrapped(|b| faults.wrap(b)));
+    let engine = world.node("n1");
+    let w = world.attach(&engine, "ws");
+    world.flush(&w);
+    faults.set_down(true);
+    put(&w, "f", b"unpublished");
+    let left = world.runtime.block_on(engine.detach(&w, std::time::Duration::ZERO)).unwrap();
+    assert!(left.left_bytes > 0 && !left.released, "{left:?}");
+    let replicated = AttachRequest { durability: Durability::Replicated, ..request("ws") };
+    let refused = world.runtime.block_on(engine.attach(replicated)).unwrap_err();
+    assert!(refused.kind() == ErrorKind::Conflict && refused.to_string().contains("other options"), "{refused}");
+    let again = world.attach(&engine, "ws");
+    assert_eq!((again.session(), read(&again, "f").unwrap()), (w.session(), b"unpublished".to_vec()));
+    faults.set_down(false);
+    world.flush(&again);
 }
 
 #[test]

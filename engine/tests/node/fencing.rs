@@ -1,7 +1,10 @@
 //! One writer per workspace (`protocols.md` 3).
 
+use futures::FutureExt;
+
 use crate::kit::{World, eventually, noise, put, read, request};
 use hiloop_engine::catalog::LostWindow;
+use hiloop_engine::node::AttachRequest;
 use hiloop_engine::workspace::Standing;
 use hiloop_types::ErrorKind;
 
@@ -12,7 +15,7 @@ fn a_live_writer_is_refused_by_name_and_fenced_on_demand() {
     let w = world.attach(&first, "ws");
     put(&w, "a", b"1");
     world.flush(&w);
-    let second = world.node("n2");
+    let second = world.patient_node("n2");
     let refused = world.runtime.block_on(second.attach(request("ws"))).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Conflict);
     assert!(refused.to_string().contains("node n1") && refused.to_string().contains("--take-over"), "{refused}");
@@ -29,7 +32,7 @@ fn a_live_writer_is_refused_by_name_and_fenced_on_demand() {
 #[test]
 fn fenced_tail_becomes_a_fork() {
     let world = World::new();
-    let first = world.node("n1");
+    let first = world.deaf_node("n1");
     let w = world.attach(&first, "ws");
     put(&w, "published", b"1");
     world.flush(&w);
@@ -37,16 +40,21 @@ fn fenced_tail_becomes_a_fork() {
     let w2 = world.take_over(&second, "ws").unwrap();
     put(&w2, "theirs", b"2");
     world.flush(&w2);
-    // Written before the first writer's next heartbeat tells it.
+    // Accepted by the first writer, which does not know yet; its attempt to publish tells it.
     let tail = noise(5, 300_000);
-    let wrote = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| put(&w, "tail", &tail)));
+    put(&w, "tail", &tail);
     eventually("the first writer is fenced", || matches!(w.status().standing, Standing::Fenced { .. }));
-    if wrote.is_err() {
-        return; // The heartbeat was quicker: then nothing was accepted and nothing may be recovered.
-    }
-    eventually("its tail is put aside", || first.status().tails == 1);
+    // Whoever waits for durability from now on is told at once, and not left waiting; found by the simulator too.
+    let flush = w.flush().now_or_never().expect("a flush after the fence is answered at once");
+    assert_eq!(flush.unwrap_err().kind(), ErrorKind::Fenced);
+    let (tell, told) = std::sync::mpsc::channel();
+    w.sync(w.accepted(), Box::new(move |r| tell.send(r).unwrap()));
+    assert_eq!(told.recv().unwrap().unwrap_err().kind(), ErrorKind::Fenced, "fsync fails, however durable the tail is here");
+    let late = w.snapshot(&crate::kit::name("late"), |_| ()).now_or_never().expect("so is a snapshot");
+    assert_eq!(late.unwrap_err().kind(), ErrorKind::Fenced);
     let detached = world.runtime.block_on(first.detach(&w, std::time::Duration::from_secs(1))).unwrap();
     assert!(detached.left_bytes >= 300_000 && !detached.released, "{detached:?}");
+    assert_eq!(first.status().tails, 1, "its tail is put aside");
     let recovered = world.runtime.block_on(first.recover(crate::kit::URL)).unwrap();
     assert_eq!(recovered.len(), 1);
     assert_eq!(recovered[0].from.as_str(), "ws");
@@ -57,6 +65,20 @@ fn fenced_tail_becomes_a_fork() {
     assert_eq!(read(&fork, "theirs"), None);
     assert_eq!(read(&w2, "tail"), None);
     assert_eq!(world.runtime.block_on(first.recover(crate::kit::URL)).unwrap().len(), 0, "nothing is recovered twice");
+}
+
+/// Found by the simulator: the second opening took the head over from the first, on its own node.
+#[test]
+fn two_attaches_at_once_do_not_fence_each_other() {
+    let world = World::new();
+    let engine = world.node("n1");
+    let both = || AttachRequest { take_over: true, ..request("ws") };
+    let (a, b) = world.runtime.block_on(async { tokio::join!(engine.attach(both()), engine.attach(both())) });
+    let refused = [a.as_ref().err(), b.as_ref().err()].into_iter().flatten().map(|e| e.kind()).collect::<Vec<_>>();
+    assert_eq!(refused, [ErrorKind::Conflict], "one is attached, one is told");
+    let (w, _) = a.or(b).unwrap();
+    put(&w, "a", b"1");
+    world.flush(&w);
 }
 
 #[test]

@@ -54,15 +54,28 @@ impl World {
             ..EngineOptions::new(self.path(node), name(node))
         }
     }
+    /// A node that hears of others' doings only when it publishes.
+    pub fn deaf_node(&self, node: &str) -> Engine {
+        let pace = HeartbeatPace { every: Duration::from_secs(3600), watch: Duration::from_millis(200) };
+        self.open(node, EngineOptions { pace, ..self.options(node) })
+    }
+    /// A node that watches another's writer until it sees a heartbeat, however slow the machine is.
+    pub fn patient_node(&self, node: &str) -> Engine {
+        let pace = HeartbeatPace { every: Duration::from_millis(40), watch: Duration::from_secs(120) };
+        self.open(node, EngineOptions { pace, ..self.options(node) })
+    }
     pub fn node(&self, node: &str) -> Engine {
         self.open(node, self.options(node))
     }
     pub fn open(&self, node: &str, options: EngineOptions) -> Engine {
+        self.open_in(node, options, Env::real())
+    }
+    pub fn open_in(&self, node: &str, options: EngineOptions, env: Env) -> Engine {
         let own = runtime();
         let engine = {
             let _inside = own.enter();
             let index = self.indexes.lock().unwrap().entry(options.directory.clone()).or_default().clone();
-            Engine::open(options, Env::real(), move |_| Ok(index as Arc<dyn MetaStore>)).unwrap()
+            Engine::open(options, env, move |_| Ok(index as Arc<dyn MetaStore>)).unwrap()
         };
         self.nodes.lock().unwrap().insert(node.to_owned(), own);
         engine
@@ -180,7 +193,8 @@ pub fn noise(seed: u64, len: usize) -> Vec<u8> {
 
 /// Polls until `f` holds; fails after a bounded number of attempts.
 pub fn eventually(what: &str, mut f: impl FnMut() -> bool) {
-    for _ in 0..2000 {
+    // Minutes: only a defect comes to the end of them, however busy the machine is.
+    for _ in 0..36_000 {
         if f() {
             return;
         }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test ends where it is surprised")]
 
 mod backlog;
+mod disk;
 mod durability;
 mod fencing;
 mod kit;

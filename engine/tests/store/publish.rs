@@ -75,7 +75,7 @@ async fn an_upload_that_fails_leaves_no_base_and_no_intent() {
     let broken = faults.inject(Rule::on(Fault::Before(ErrorKind::Denied)).call(Call::Create).key("packs/"));
     let e = publish(&ctx, "id", &dir.path().join("t")).await.unwrap_err();
     assert_eq!((e.kind(), broken.fired()), (ErrorKind::Denied, 1), "{e}");
-    assert!(bench.keys("bases").await.is_empty());
+    assert!(hiloop_engine::look::list_bases(&bench.ctx()).await.unwrap().is_empty());
     publish(&ctx, "id", &dir.path().join("t")).await.unwrap();
     assert_clean(&ctx).await;
 }
@@ -142,7 +142,7 @@ async fn a_deleted_intent_fails_its_publisher() {
     stalled.release();
     let e = first.await.unwrap().unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Conflict, "{e}");
-    assert!(bench.keys("bases").await.is_empty());
+    assert!(hiloop_engine::look::list_bases(&bench.ctx()).await.unwrap().is_empty());
 }
 
 #[tokio::test]
@@ -160,7 +160,7 @@ async fn a_private_domain_shares_nothing_with_the_public_one() {
     let out = dir.path().join("out");
     export(&ctx, "workspace:w", &out).await.unwrap();
     assert_eq!(fs::read(out.join("f")).unwrap(), noise(8, 50_000));
-    let options = hiloop_engine::fork::ForkOptions { domain: Some(name("other")), quota: None };
+    let options = hiloop_engine::fork::ForkOptions { domain: Some(name("other")), ..Default::default() };
     let e = hiloop_engine::fork::fork(&ctx, "base:private", &["x".into()], &options).await.unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Invalid, "{e}");
 }

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use hiloop_engine::base::{BaseReport, BaseRequest, publish_base};
 use hiloop_engine::catalog::{BaseRoot, FORMAT, Head, SnapshotDoc};
 use hiloop_engine::context::StoreContext;
+use hiloop_engine::front::Front;
 use hiloop_engine::look::resolve;
 use hiloop_engine::ship::{Origin, Shipper};
 use hiloop_env::{Env, ManualClock};
@@ -161,6 +162,7 @@ pub async fn snapshot(ctx: &StoreContext, workspace: &str, snapshot: &str) {
         session: s.session.unwrap_or_default(),
         sequence: s.sequence,
         root: s.root.unwrap(),
+        front: s.front,
         bases: s.bases,
         inode_limit: s.inode_limit,
         quota: s.quota,
@@ -168,6 +170,7 @@ pub async fn snapshot(ctx: &StoreContext, workspace: &str, snapshot: &str) {
         parent: s.parent,
         nonce: ctx.catalog.nonce(),
         created: ctx.catalog.now(),
+        deleted: None,
     };
     assert!(ctx.catalog.create_snapshot(&doc).await.unwrap().is_ok());
 }
@@ -233,7 +236,7 @@ impl Writer {
             sequence: self.head.sequence + 1,
         };
         let runtime = tokio::runtime::Handle::current();
-        let mut shipper = Shipper::new(self.ctx.store().clone(), self.ctx.env().clone(), runtime.clone(), origin);
+        let mut shipper = Shipper::new(self.ctx.store().clone(), self.ctx.env().here(), origin);
         let (key, hydrator) = (self.key.clone(), self.ctx.hydrator.clone());
         tokio::task::spawn_blocking(move || {
             let Edit { root, mut changes, data, .. } = edit;
@@ -265,7 +268,8 @@ impl Writer {
 
     /// Moves the head to what was shipped last.
     pub async fn commit(&mut self, root: RootRef) -> bool {
-        let next = Head { root: Some(root), sequence: self.head.sequence + 1, nonce: self.ctx.catalog.nonce(), ..self.head.clone() };
+        let front = Front::of(&self.ctx.hydrator, &root).await.unwrap();
+        let next = Head { root: Some(root), front, sequence: self.head.sequence + 1, nonce: self.ctx.catalog.nonce(), ..self.head.clone() };
         match self.ctx.catalog.swap_head(&self.version, &next).await.unwrap() {
             Ok(version) => {
                 (self.head, self.version) = (next, version);

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::text::serde_as_text;
+
 macro_rules! digest {
     ($(#[$m:meta])* $name:ident) => {
         $(#[$m])*
@@ -47,18 +49,7 @@ macro_rules! digest {
             }
         }
 
-        impl serde::Serialize for $name {
-            fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-                s.collect_str(self)
-            }
-        }
-
-        impl<'de> serde::Deserialize<'de> for $name {
-            fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-                let s = String::deserialize(d)?;
-                Self::from_hex(&s).ok_or_else(|| serde::de::Error::custom(format!("not a blake3 digest: {s:?}")))
-            }
-        }
+        serde_as_text!($name, "a blake3 digest", Self::from_hex);
     };
 }
 

@@ -48,7 +48,7 @@ pub const BACKLOG_SOFT_TIME: Duration = Duration::from_secs(20);
 pub const READ_DEADLINE: Duration = Duration::from_secs(30);
 /// Group commit runs at least this often (`protocols.md` 2.4).
 pub const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
-/// Unsynced staging bytes above which write-back is started (`protocols.md` 2.3).
+/// Unsynced staging bytes at which a write is parked until the disk has caught up (`protocols.md` 2.3); write-back starts at half.
 pub const STAGING_DIRTY: u64 = 16 * MIB;
 /// A dirty workspace publishes at least this often while the store keeps up ("at most 5 s behind" with time to upload).
 pub const PUBLISH_INTERVAL: Duration = Duration::from_secs(1);
@@ -59,6 +59,26 @@ pub const MEMORY_CHUNKS: u64 = 64 * MIB;
 pub const MEMORY_NODES: u64 = 32 * MIB;
 /// RocksDB's block cache, memtables and indexes, bytes.
 pub const MEMORY_ROCKS: u64 = 32 * MIB;
+/// Largest journal record, header, staged list and body together, bytes.
+pub const JOURNAL_RECORD: usize = MIB as usize;
+/// Commits that wait for a flush at once; each belongs to a request in flight, of which FUSE allows fewer.
+pub const COMMITS_PARKED: usize = 65_536;
+/// Data of writes that wait for room or metadata, bytes per mount; above it a write keeps [`HELD_SHORT`] and returns short.
+pub const HELD_WRITES: u64 = 128 * MIB;
+/// What a write keeps of its data where too much waits, bytes.
+pub const HELD_SHORT: usize = 4096;
+/// New cache entries of one shard that wait for the next tick to be written to the index; further ones wait for the slower round.
+pub const CACHE_BORN: usize = 1024;
+/// Rows of the cache's index per batch.
+pub const CACHE_ROWS: usize = 4096;
+/// Bytes that the cache's compaction moves per tick at most: a quarter of a slow disk's second.
+pub const CACHE_COMPACT: u64 = 16 * MIB;
+/// Slab files of the cache beyond twice what its content needs, before compaction begins.
+pub const CACHE_SPARE_SLABS: u64 = 4;
+/// Names that one `delete` works on at once: each is three or four requests to the store, one after the other.
+pub const DELETES: usize = 16;
+/// Manifest nodes that one question for a workspace's residency looks at: about 300,000 files, some 100 ms.
+pub const RESIDENCY_STEP: usize = 256;
 /// Data that small writes keep inline in memory and journal, bytes per workspace; above it they go to staging.
 pub const MEMORY_INLINE: u64 = 16 * MIB;
 /// Largest write whose bytes stand inline in its journal record.

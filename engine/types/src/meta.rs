@@ -156,7 +156,8 @@ type Table = BTreeMap<(Column, Vec<u8>), Vec<u8>>;
 struct Memory {
     live: Table,
     durable: Table,
-    unflushed: Vec<MetaOp>,
+    /// Batches in the order of their coming.
+    unflushed: Vec<Vec<MetaOp>>,
 }
 
 impl MemoryMeta {
@@ -164,11 +165,19 @@ impl MemoryMeta {
     pub fn new() -> Self {
         Self::default()
     }
-    /// Forgets everything that was not flushed, as a crash does.
+    /// Forgets everything that was not flushed, as a crash may.
     pub fn crash(&self) {
+        self.crash_keeping(|_| 0);
+    }
+    /// Forgets what was not flushed, but for the first batches: as many as `keep` makes of their number.
+    pub fn crash_keeping(&self, keep: impl FnOnce(usize) -> usize) {
         let mut m = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let unflushed = std::mem::take(&mut m.unflushed);
+        let kept = keep(unflushed.len());
+        for op in unflushed.into_iter().take(kept).flatten() {
+            apply(&mut m.durable, op);
+        }
         m.live = m.durable.clone();
-        m.unflushed.clear();
     }
 }
 
@@ -217,8 +226,8 @@ impl MetaStore for MemoryMeta {
     fn write(&self, batch: MetaBatch) -> Result<()> {
         batch.check()?;
         let mut m = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        m.unflushed.push(batch.ops.clone());
         for op in batch.ops {
-            m.unflushed.push(op.clone());
             apply(&mut m.live, op);
         }
         Ok(())
@@ -227,7 +236,7 @@ impl MetaStore for MemoryMeta {
     fn flush(&self) -> Result<()> {
         let mut m = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let Memory { durable, unflushed, .. } = &mut *m;
-        for op in unflushed.drain(..) {
+        for op in unflushed.drain(..).flatten() {
             apply(durable, op);
         }
         Ok(())

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::text::serde_as_text;
+
 /// Counter of openings for write of one workspace; part of every key that the opening writes. Never restarts.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, serde::Serialize, serde::Deserialize)]
 #[serde(transparent)]
@@ -19,6 +21,12 @@ macro_rules! random64 {
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
         pub struct $name(pub u64);
 
+        impl $name {
+            /// Parses up to sixteen hexadecimal digits.
+            pub fn from_hex(s: &str) -> Option<Self> {
+                u64::from_str_radix(s, 16).ok().map(Self)
+            }
+        }
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 write!(f, "{:016x}", self.0)
@@ -29,18 +37,7 @@ macro_rules! random64 {
                 write!(f, "{}({self})", stringify!($name))
             }
         }
-        // Sixteen hexadecimal digits: a JSON number would lose the low bits in many readers.
-        impl serde::Serialize for $name {
-            fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-                s.collect_str(self)
-            }
-        }
-        impl<'de> serde::Deserialize<'de> for $name {
-            fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-                let s = String::deserialize(d)?;
-                u64::from_str_radix(&s, 16).map(Self).map_err(|_| serde::de::Error::custom(format!("not a {}: {s:?}", stringify!($name))))
-            }
-        }
+        serde_as_text!($name, "sixteen hexadecimal digits", Self::from_hex);
     };
 }
 

@@ -80,6 +80,10 @@ pub enum Command {
     Recover(Recover),
     /// Start the daemon of a cache directory by hand; `mount` does it by itself
     Daemon(Daemon),
+    /// Check what `daemon` would run with, and print it
+    CheckConfig(Daemon),
+    /// Ask the daemon of this node over its control socket
+    Ctl(Ctl),
     /// Print a completion script for a shell
     Completions {
         /// For which shell
@@ -143,7 +147,7 @@ pub struct NodeArgs {
     /// Time that SIGTERM leaves the daemon for publishing
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_duration)]
     pub grace: Duration,
-    /// Send traces and metrics of the daemon to this OTLP endpoint (gRPC), http://HOST:4317 [default: off]
+    /// Send traces and metrics of the daemon to this OTLP endpoint (gRPC), http://HOST:4317 or https://HOST:4317 [default: off]
     #[arg(long, value_name = "URL")]
     pub otlp_endpoint: Option<String>,
     /// Pace of heartbeats
@@ -412,14 +416,23 @@ pub struct Recover {
     pub node: NodeArgs,
 }
 
-/// `daemon`
+/// `daemon`, `check-config`. Every flag is also an environment variable: `HILOOP_` and its name in upper case with underscores.
 #[derive(Debug, Args)]
 pub struct Daemon {
     #[command(flatten)]
     pub node: NodeArgs,
-    /// Certificates (PEM) of a private authority to trust beside the system's
+    #[command(flatten)]
+    pub store: StoreArgs,
+    /// Configuration (TOML): the names of these flags as keys. Flags win over the environment, the environment over the file
     #[arg(long, value_name = "FILE")]
-    pub ca_file: Option<PathBuf>,
+    pub config: Option<PathBuf>,
+    /// Listen for privileged agents of the node here, about the workspaces of --store
+    /// [default with --config: /run/hiloop/sandbox-workspace-control/control.sock]
+    #[arg(long, value_name = "PATH")]
+    pub control_socket: Option<PathBuf>,
+    /// State directory of the kubelet: neither the cache nor the control socket may lie in it
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/kubelet")]
+    pub kubelet_root: PathBuf,
     /// Stay in the foreground and log to standard error; else it goes on by itself once it is ready
     #[arg(long)]
     pub foreground: bool,
@@ -429,6 +442,124 @@ pub struct Daemon {
     /// Started by a client: a session of its own, the outcome of the start on standard output
     #[arg(long, hide = true, requires = "foreground")]
     pub detached: bool,
+    /// Started by `recover`: goes on with the whole prefix of a damaged journal
+    #[arg(long, hide = true)]
+    pub keep_prefix: bool,
+}
+
+/// `ctl`
+#[derive(Debug, Args)]
+pub struct Ctl {
+    /// Control socket of the daemon
+    #[arg(long, value_name = "PATH", env = "HILOOP_CONTROL_SOCKET", default_value = hiloop_control::DEFAULT_SOCKET)]
+    pub socket: PathBuf,
+    /// Time that the call may take; what it asked for goes on after that
+    #[arg(long, value_name = "DURATION", default_value = "90s", value_parser = parse_duration)]
+    pub timeout: Duration,
+    /// What to ask
+    #[command(subcommand)]
+    pub call: CtlCall,
+}
+
+/// The calls of `ctl`.
+#[derive(Debug, Subcommand)]
+pub enum CtlCall {
+    /// Who answers
+    Info,
+    /// Make the workspace of a Kubernetes claim, or adopt a prepared one
+    Create {
+        /// NAMESPACE/NAME
+        claim: String,
+        /// Base that a new workspace starts from [default: nothing]
+        #[arg(long, value_name = "ID", value_parser = base_name)]
+        base: Option<Name>,
+        /// Bytes that it must be able to hold [default: any]
+        #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "0")]
+        size: u64,
+    },
+    /// Delete a workspace for good; it must not be open
+    Delete {
+        /// Its name
+        #[arg(value_parser = workspace_name)]
+        workspace: Name,
+    },
+    /// What the store knows about a workspace, or a base
+    Describe {
+        /// NAME of a workspace, NAMESPACE/NAME of a claim, or base:NAME
+        what: String,
+    },
+    /// Open a workspace that exists for write, and mount it
+    Attach {
+        /// Its name
+        #[arg(value_parser = workspace_name)]
+        workspace: Name,
+        /// An empty directory
+        target: PathBuf,
+        /// What `fsync` waits for
+        #[arg(long, value_enum, default_value = "local")]
+        durability: DurabilityArg,
+        /// Fence a writer on another node at once
+        #[arg(long)]
+        take_over: bool,
+    },
+    /// End a mount; what is not published in time goes on being published
+    Detach {
+        /// The mount point
+        target: PathBuf,
+        /// Time for publishing before the answer
+        #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_duration)]
+        flush: Duration,
+    },
+    /// The mounts of the daemon
+    List,
+    /// State of the daemon, or of one workspace
+    Status {
+        /// Its name
+        #[arg(value_parser = workspace_name)]
+        workspace: Option<Name>,
+    },
+    /// Cut a consistent point of a mounted workspace
+    Snapshot {
+        /// The workspace
+        #[arg(value_parser = workspace_name)]
+        workspace: Name,
+        /// Name of the snapshot [default: made up]
+        #[arg(long, value_name = "NAME", value_parser = snapshot_name)]
+        name: Option<Name>,
+        /// Return only once it is in the store
+        #[arg(long)]
+        wait: bool,
+    },
+    /// Whether a snapshot is in the store
+    SnapshotStatus {
+        /// Its name
+        #[arg(value_parser = snapshot_name)]
+        name: Name,
+    },
+    /// Make new workspaces from a SOURCE
+    Fork {
+        /// base:NAME, snapshot:NAME or workspace:NAME
+        source: String,
+        /// Names of the children
+        #[arg(value_name = "NEW", required = true, value_parser = workspace_name)]
+        children: Vec<Name>,
+    },
+    /// Publish all accepted writes of a mounted workspace
+    Flush {
+        /// Its name
+        #[arg(value_parser = workspace_name)]
+        workspace: Name,
+    },
+    /// Empty the disk cache of what nobody uses
+    Evict,
+    /// Refuse new mounts from now on and publish everything; exit code 0 only when all is replicated
+    Drain {
+        /// Time for publishing
+        #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = parse_duration)]
+        deadline: Duration,
+    },
+    /// Print what happens to mounts, until it is interrupted
+    Watch,
 }
 
 fn named(kind: NameKind, text: &str) -> Result<Name, String> {

@@ -26,7 +26,7 @@ pub(super) async fn fork(args: Fork, out: Output, env: &Env) -> Done {
         flush_source(&args, &url.to_string(), out, env).await?;
     }
     let names: Vec<String> = args.children.iter().map(Name::to_string).collect();
-    let options = ForkOptions { domain: args.domain, quota: args.quota };
+    let options = ForkOptions { domain: args.domain, quota: args.quota, binding: None };
     let children = over_store("fork", &context, out, fork_in(&context, &args.source, &names, &options)).await?;
     let failed = children.iter().any(|c| c.error.is_some());
     out.result(&Children { children }, |c| {

@@ -128,7 +128,16 @@ fn node_text(v: &Value) -> String {
 }
 
 fn workspace_text(v: &Value) -> String {
-    format!("{}\n{}", ladder_text(v), shared_text(v))
+    format!("{}\n{}\n{}", ladder_text(v), resident_text(&v["resident"]), shared_text(v))
+}
+
+fn resident_text(v: &Value) -> String {
+    let far = match (v["nodes_absent"].as_u64(), v["complete"].as_bool()) {
+        (_, Some(false)) => "; a large tree, counted in part so far".to_owned(),
+        (Some(n), _) if n > 0 => format!("; {n} parts of the tree were never listed here"),
+        _ => String::new(),
+    };
+    format!("  resident  {} of {} ({} of {} chunks){far}", size(&v["bytes_local"]), size(&v["bytes"]), v["chunks_local"], v["chunks"])
 }
 
 fn shared_text(v: &Value) -> String {
@@ -183,7 +192,8 @@ fn ladder_text(v: &Value) -> String {
 pub(super) async fn recover(args: Recover, out: Output, env: &Env, logging: &Logging) -> Done {
     let url = store::url(&args.store)?;
     store::exists(&url)?;
-    let (client, arguments) = node::client(&args.node, args.store.ca_file.as_deref(), logging)?;
+    let (client, mut arguments) = node::client(&args.node, args.store.ca_file.as_deref(), logging)?;
+    arguments.push("--keep-prefix".into());
     let progress = Progress::start("recover", out, env);
     let call = Call::Recover { store: url.to_string() };
     let recovered: Recovery = start::call(&client, &arguments, env, call, &mut of_daemon(&progress)).await?;

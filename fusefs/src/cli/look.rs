@@ -57,10 +57,11 @@ pub(super) async fn list(args: List, out: Output, env: &Env) -> Done {
         }
         Listed::Workspaces => {
             let rows = look::list_workspaces(&context).await?;
-            out.rows(&rows, &["NAME", "ROOT", "EPOCH", "SEQUENCE", "OPEN ON", "PARENT", "CREATED"], |w| {
+            out.rows(&rows, &["NAME", "ROOT", "EPOCH", "SEQUENCE", "OPEN ON", "PARENT", "CLAIM", "CREATED"], |w| {
                 let open = if w.open { w.node.as_ref().map_or_else(|| "?".to_owned(), ToString::to_string) } else { "-".to_owned() };
                 let (epoch, sequence) = (w.epoch.to_string(), w.sequence.to_string());
-                vec![w.name.to_string(), short(w.root.as_deref()), epoch, sequence, open, parent(w.parent.as_ref()), when(w.created)]
+                let claim = w.claim.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string);
+                vec![w.name.to_string(), short(w.root.as_deref()), epoch, sequence, open, parent(w.parent.as_ref()), claim, when(w.created)]
             })?;
         }
         Listed::Snapshots => {

@@ -5,6 +5,8 @@
 
 mod args;
 mod base;
+mod config;
+mod ctl;
 mod failure;
 mod fork;
 mod live;
@@ -19,7 +21,7 @@ mod store;
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser};
+use clap::CommandFactory;
 use hiloop_env::Env;
 use hiloop_types::{Error, ResultExt};
 
@@ -30,9 +32,14 @@ use output::Output;
 
 /// Runs the program.
 pub fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match config::parse(std::env::args_os()) {
         Ok(cli) => cli,
-        Err(e) => return wrong_usage(&e),
+        Err(config::Wrong::Line(e)) => return wrong_usage(&e),
+        Err(config::Wrong::File(e)) => {
+            let failure = Failure::Usage(e);
+            Output { json: std::env::args_os().any(|a| a == "--json") }.failure(&failure);
+            return failure.exit_code();
+        }
     };
     let out = Output { json: cli.json };
     match run(cli, out) {
@@ -70,11 +77,14 @@ fn run(cli: Cli, out: Output) -> Done {
         return Ok(out.result(&String::from_utf8_lossy(&script), |s| s.to_string())?);
     }
     let env = Env::real();
-    let (default, endpoint, attributes) = match &cli.command {
-        Command::Daemon(d) if d.foreground => ("info", d.node.otlp_endpoint.clone(), vec![("host.name", node::name(&d.node)?.to_string())]),
-        _ => ("warn", None, Vec::new()),
+    let (default, endpoint, ca_file, attributes) = match &cli.command {
+        Command::Daemon(d) if d.foreground => {
+            ("info", d.node.otlp_endpoint.clone(), d.store.ca_file.clone(), vec![("host.name", node::name(&d.node)?.to_string())])
+        }
+        _ => ("warn", None, None, Vec::new()),
     };
-    let telemetry = Telemetry { filter: cli.log.clone().unwrap_or_else(|| default.into()), format: cli.log_format, endpoint, attributes };
+    let filter = cli.log.clone().unwrap_or_else(|| default.into());
+    let telemetry = Telemetry { filter, format: cli.log_format, endpoint, ca_file, attributes };
     let logging = (telemetry.filter.clone(), telemetry.format);
     if let Command::Daemon(d) = &cli.command
         && d.foreground
@@ -112,6 +122,8 @@ async fn dispatch(command: Command, out: Output, env: &Env, logging: &node::Logg
         Command::Unmount(a) => mount::unmount(a, out, env).await,
         Command::Recover(a) => live::recover(a, out, env, logging).await,
         Command::Daemon(a) => node::start_daemon(a, out, env, logging).await,
+        Command::CheckConfig(a) => node::check_config(&a, out),
+        Command::Ctl(a) => ctl::run(a, out).await,
         Command::Completions { .. } => Err(Failure::Failed(Error::internal("completions are printed without a runtime"))),
     }
 }

@@ -53,7 +53,7 @@ pub(super) async fn mount(args: Mount, out: Output, env: &Env, logging: &Logging
     if mountpoint.starts_with(client.dir()) {
         return Err(Error::invalid("the mount point is inside the cache directory").at(mountpoint.display()).into());
     }
-    let call = MountCall { store: url.to_string(), what, mountpoint };
+    let call = MountCall { store: url.to_string(), what, mountpoint, nosuid: false };
     let progress = Progress::start("mount", out, env);
     let mounted: Mounted = start::call(&client, &arguments, env, Call::Mount(call), &mut of_daemon(&progress)).await?;
     drop(progress);
@@ -97,6 +97,7 @@ fn wanted(args: &Mount) -> Result<Wanted> {
             quota: args.quota,
             take_over: args.take_over,
             domain: args.domain.clone(),
+            existing: false,
         })),
     }
 }

@@ -6,12 +6,14 @@ use std::path::{Path, PathBuf};
 use hiloop_cache::CacheOptions;
 use hiloop_engine::node::HeartbeatPace;
 use hiloop_env::Env;
+use hiloop_store::StoreUrl;
 use hiloop_types::{Error, Name, NameKind, Result, ResultExt};
 
 use super::args::{Daemon, NodeArgs};
 use super::failure::{Done, usage};
 use super::output::Output;
 use crate::daemon::client::Client;
+use crate::daemon::control::ControlOptions;
 use crate::daemon::{self, Options, socket, start};
 use crate::telemetry::{self, LogFormat, Telemetry};
 
@@ -58,14 +60,46 @@ fn options(args: &Daemon, cache_dir: PathBuf) -> Result<Options> {
     Ok(Options {
         cache_dir,
         node: name(n)?,
-        ca_file: args.ca_file.clone(),
+        ca_file: args.store.ca_file.clone(),
         cache,
         memory_nodes: n.memory_nodes,
         memory_chunks: n.memory_chunks,
         pace: HeartbeatPace { every: n.heartbeat_interval.unwrap_or(default.every), watch: n.heartbeat_watch.unwrap_or(default.watch) },
         linger: args.linger,
         grace: n.grace,
+        control: control(args)?,
+        keep_prefix: args.keep_prefix,
     })
+}
+
+/// How the control socket is served: where one is named, and by default where the daemon has a configuration.
+fn control(args: &Daemon) -> Result<Option<ControlOptions>> {
+    let default = args.config.as_ref().map(|_| PathBuf::from(hiloop_control::DEFAULT_SOCKET));
+    let Some(socket) = args.control_socket.clone().or(default) else { return Ok(None) };
+    let url = args.store.store.as_deref().filter(|s| !s.is_empty()).ok_or_else(|| {
+        Error::invalid("the control socket is about the workspaces of one store, and none is named")
+            .hint("give --store URL, or `store` in the configuration")
+    })?;
+    let store = StoreUrl::parse(url)?.to_string();
+    daemon::control::check_paths(&args.kubelet_root, &args.node.cache_dir, &socket)?;
+    Ok(Some(ControlOptions { socket, kubelet_root: args.kubelet_root.clone(), store }))
+}
+
+/// `check-config`: prints what a daemon would run with, and makes nothing.
+pub(super) fn check_config(args: &Daemon, out: Output) -> Done {
+    let o = usage(options(args, args.node.cache_dir.clone()))?;
+    let shown = serde_json::json!({
+        "cache_dir": o.cache_dir,
+        "node": o.node,
+        "store": o.control.as_ref().map(|c| &c.store),
+        "control_socket": o.control.as_ref().map(|c| &c.socket),
+        "kubelet_root": o.control.as_ref().map(|c| &c.kubelet_root),
+        "grace_seconds": o.grace.as_secs_f64(),
+        "cache": { "ttl_seconds": o.cache.ttl.as_secs_f64(), "high_percent": o.cache.high_percent, "low_percent": o.cache.low_percent,
+                   "floor": o.cache.floor, "cap": o.cache.cap },
+        "memory": { "chunks": o.memory_chunks, "nodes": o.memory_nodes },
+    });
+    Ok(out.result(&shown, |v| serde_json::to_string_pretty(v).unwrap_or_default())?)
 }
 
 /// The same options as arguments of a daemon that is started, paths made absolute.
@@ -117,7 +151,12 @@ pub(super) fn client(n: &NodeArgs, ca_file: Option<&Path>, logging: &Logging) ->
 /// `daemon` without `--foreground`.
 pub(super) async fn start_daemon(args: Daemon, out: Output, env: &Env, logging: &Logging) -> Done {
     let linger = args.linger.map(|d| humantime::format_duration(d).to_string());
-    let arguments = arguments(&args.node, args.ca_file.as_deref(), linger.as_deref(), logging)?;
+    let mut arguments = arguments(&args.node, args.store.ca_file.as_deref(), linger.as_deref(), logging)?;
+    if let Some(c) = usage(control(&args))? {
+        let socket: [(&str, OsString); 3] =
+            [("--control-socket", c.socket.into()), ("--kubelet-root", c.kubelet_root.into()), ("--store", c.store.into())];
+        arguments.extend(socket.into_iter().flat_map(|(flag, value)| [flag.into(), value]));
+    }
     usage(options(&args, args.node.cache_dir.clone()))?;
     let client = Client::new(socket::prepare(&args.node.cache_dir)?);
     let hello = start::ensure(&client, &arguments, env).await?;
@@ -154,6 +193,8 @@ pub(super) fn run_daemon(args: &Daemon, telemetry: &Telemetry, env: &Env) -> Don
 fn prepare(args: &Daemon, telemetry: &Telemetry, runtime: &tokio::runtime::Runtime) -> Result<(Options, telemetry::Exporting)> {
     let _on = runtime.enter();
     let exporting = telemetry::start(telemetry)?;
+    // Before the directory is made: it may be where none may be.
+    control(args)?;
     let options = options(args, socket::prepare(&args.node.cache_dir)?)?;
     Ok((options, exporting))
 }

@@ -1,11 +1,12 @@
 //! `delete`, `gc`, `fsck`.
 
+use futures::{StreamExt, stream};
 use hiloop_engine::catalog::DeletedKind;
 use hiloop_engine::delete::{DeleteReport, delete as delete_in};
 use hiloop_engine::fsck::{FsckFault, FsckOptions, FsckReport, fsck as fsck_in};
 use hiloop_engine::gc::{GcOptions, GcReport, gc as gc_in};
 use hiloop_env::Env;
-use hiloop_types::{Error, Nonce};
+use hiloop_types::{Error, Nonce, limits};
 
 use super::args::{Delete, DeletedArg, Fsck, Gc};
 use super::failure::{Done, Failure};
@@ -22,8 +23,11 @@ pub(super) async fn delete(args: Delete, out: Output, env: &Env) -> Done {
         DeletedArg::Base => DeletedKind::Base,
     };
     let mut failed = Ok(());
-    for name in &args.names {
-        match delete_in(&context, kind, name, args.force).await {
+    let deletes = args.names.iter().map(|name| delete_in(&context, kind, name, args.force));
+    // Told in the order in which they were named, whichever ends first.
+    let mut deletes = std::pin::pin!(stream::iter(deletes).buffered(limits::DELETES));
+    while let Some(deleted) = deletes.next().await {
+        match deleted {
             Ok(report) => out.result(&report, |r: &DeleteReport| format!("{} is deleted; `gc` frees its content", r.name))?,
             // The others are deleted all the same; the first failure is the one to show last.
             Err(e) if failed.is_ok() => failed = Err(Failure::Failed(e)),
@@ -36,7 +40,7 @@ pub(super) async fn delete(args: Delete, out: Output, env: &Env) -> Done {
 pub(super) async fn gc(args: Gc, out: Output, env: &Env) -> Done {
     let drop = match &args.drop {
         None => None,
-        Some(text) => Some(u64::from_str_radix(text, 16).map(Nonce).map_err(|_| {
+        Some(text) => Some(Nonce::from_hex(text).ok_or_else(|| {
             Failure::Usage(
                 Error::invalid(format!("{text:?} is no nonce"))
                     .hint("`gc --dry-run` lists what may be dropped, as sixteen hexadecimal digits"),

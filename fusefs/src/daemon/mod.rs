@@ -5,6 +5,8 @@
 //! SIGTERM ([`shutdown`]). It never looks into its own mounts: such a request would wait for itself.
 
 pub mod client;
+pub mod control;
+mod events;
 pub mod find;
 mod mounts;
 pub mod protocol;
@@ -23,7 +25,7 @@ use hiloop_engine::hydrate::Memory;
 use hiloop_engine::node::{Engine, EngineOptions, HeartbeatPace};
 use hiloop_env::Env;
 use hiloop_rocks::RocksMeta;
-use hiloop_types::{MetaStore, Name, Result, limits};
+use hiloop_types::{Error, MetaStore, Name, Result, limits};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -51,6 +53,10 @@ pub struct Options {
     pub linger: Option<Duration>,
     /// Time that SIGTERM leaves for publishing.
     pub grace: Duration,
+    /// The control socket, where there is one.
+    pub control: Option<control::ControlOptions>,
+    /// Go on with the whole prefix of a damaged journal, which else is only read.
+    pub keep_prefix: bool,
 }
 
 /// A running daemon.
@@ -64,6 +70,9 @@ pub(crate) struct Daemon {
     calls: AtomicUsize,
     /// No new calls are taken.
     closing: AtomicBool,
+    /// No new mounts are taken.
+    drained: AtomicBool,
+    events: tokio::sync::broadcast::Sender<events::Happened>,
     /// Wakes whoever waits for `calls` or the mounts to change.
     changed: Notify,
 }
@@ -74,6 +83,9 @@ impl Daemon {
         engine.cache = options.cache.clone();
         engine.ca_file.clone_from(&options.ca_file);
         engine.pace = options.pace;
+        if options.keep_prefix {
+            engine.journal.on_damage = hiloop_journal::OnDamage::KeepPrefix;
+        }
         engine.memory = Memory::new(options.memory_nodes, options.memory_chunks);
         let engine = Engine::open(engine, env.clone(), |dir| {
             let meta: Arc<dyn MetaStore> = Arc::new(RocksMeta::open(dir, limits::MEMORY_ROCKS)?);
@@ -87,12 +99,31 @@ impl Daemon {
             mounts: Mutex::default(),
             calls: AtomicUsize::new(0),
             closing: AtomicBool::new(false),
+            drained: AtomicBool::new(false),
+            events: tokio::sync::broadcast::channel(events::BEHIND).0,
             changed: Notify::new(),
         }))
     }
 
     fn is_closing(&self) -> bool {
         self.closing.load(Ordering::SeqCst)
+    }
+    fn is_drained(&self) -> bool {
+        self.drained.load(Ordering::SeqCst)
+    }
+
+    /// Counts a call, before `closing` is looked at: whoever closes looks at the count after it set the flag.
+    fn begin_call(&self) -> Result<()> {
+        self.calls.fetch_add(1, Ordering::SeqCst);
+        if self.is_closing() {
+            self.end_call();
+            return Err(Error::unavailable("the daemon is ending").hint("try again once it is back"));
+        }
+        Ok(())
+    }
+    fn end_call(&self) {
+        self.calls.fetch_sub(1, Ordering::SeqCst);
+        self.changed.notify_waiters();
     }
 }
 
@@ -114,15 +145,35 @@ pub async fn run(
         let weak = Arc::downgrade(&daemon);
         otlp.observe(move || weak.upgrade().map(|d| d.samples()).unwrap_or_default());
     }
+    let control = match &options.control {
+        Some(c) => Some(control::listen(c).await?),
+        None => None,
+    };
     tracing::info!(cache_dir = %options.cache_dir.display(), node = %options.node, pid = std::process::id(), "daemon is ready");
     ready()?;
     let serving = tokio::spawn(server::serve(daemon.clone(), listener));
+    let mut background = vec![serving.abort_handle()];
+    if let Some(control) = control {
+        // Only a daemon that stays: one that `mount` started waits for the workspace to be mounted again.
+        let left = daemon.engine.unattached();
+        daemon.hold(&left);
+        background.push(tokio::spawn(control_ends(control.serve(daemon.clone()))).abort_handle());
+        background.push(tokio::spawn(daemon.clone().resume(left)).abort_handle());
+    }
     shutdown::run(&daemon).await;
-    serving.abort();
+    background.iter().for_each(tokio::task::AbortHandle::abort);
+    options.control.as_ref().inspect(|c| control::remove(c));
     socket::remove(&options.cache_dir)?;
     if let Err(e) = daemon.engine.sync().await {
         tracing::error!(error = %e, "the journal could not be flushed at the end");
     }
     tracing::info!("daemon ends");
     Ok(())
+}
+
+/// Serving the control socket only ends with the daemon, or in an error that must be seen.
+async fn control_ends(serving: impl Future<Output = Result<()>>) {
+    if let Err(e) = serving.await {
+        tracing::error!(error = %e, "the control socket is not served any more");
+    }
 }

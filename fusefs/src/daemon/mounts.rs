@@ -3,40 +3,61 @@
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hiloop_engine::catalog::LostWindow;
 use hiloop_engine::node::{AttachReport, AttachRequest, DetachReport, Origin};
-use hiloop_engine::stop::Stop;
-use hiloop_engine::workspace::{Read, Workspace};
-use hiloop_types::{Error, ErrorKind, Ino, Name, NameKind, ROOT_INO, Result};
+use hiloop_engine::workspace::Workspace;
+use hiloop_types::{Error, ErrorKind, Name, NameKind, ROOT_INO, Result};
 
 use super::Daemon;
+use super::events::What;
 use super::protocol::{Cut, Flushed, MountCall, MountInfo, Mounted, Opening, Progress, Recovery, Selector, Snapshotted, Unmounted, Wanted};
 use super::server::Talk;
+use crate::fs::dir;
 use crate::fuse;
 
-/// Entries of the root directory whose attributes are brought to the node before a mount is reported: what a first `ls -l` shows.
-const ROOT_ENTRIES: usize = 512;
 /// Time that processes with files open in a detached mount have to let go before their requests fail.
 const USERS_LEAVE: Duration = Duration::from_secs(2);
 /// Time for the serving threads to end once the mount is gone.
 const SERVING_ENDS: Duration = Duration::from_secs(10);
-/// Time that a mount's threads take to let go of its workspace after the last request; generous.
-const THREADS_LET_GO: Duration = Duration::from_millis(500);
 /// Time for giving the head of a workspace back that could not be mounted or whose mount was taken away from outside.
 const LET_GO: Duration = Duration::from_secs(30);
+
+/// Pause between two attempts at a store that is away.
+const RESUME_PAUSE: Duration = Duration::from_secs(5);
 
 /// The mounts by mount point, and those that are being made.
 #[derive(Default)]
 pub(super) struct Mounts {
     live: HashMap<PathBuf, Live>,
-    /// Being attached and mounted: store, and the workspace where it is opened for write.
-    coming: HashMap<PathBuf, (String, Option<Name>)>,
+    /// Being attached and mounted.
+    coming: HashMap<PathBuf, Coming>,
     /// Unmounted with a rest that is still being published.
     draining: HashSet<(String, Name)>,
-    /// Of these, the ones whose head is being given back: an opening waits for the end of that.
+    /// Workspaces whose head is being given back, or taken up again after a restart: an opening waits for the end of that.
     closing: HashSet<(String, Name)>,
+}
+
+/// A mount that is being made.
+struct Coming {
+    store: String,
+    /// The workspace where it is opened for write.
+    writes: Option<Name>,
+    stage: Stage,
+    /// Tells the engine that the opening was called off.
+    off: Arc<AtomicBool>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// The workspace is being opened: a while, where a writer elsewhere is watched or the store is slow.
+    Opening,
+    /// An unmount came meanwhile: it is given back once it is open, and never mounted.
+    Cancelled,
+    /// It is being mounted, which takes a moment.
+    Mounting,
 }
 
 #[derive(Clone)]
@@ -76,7 +97,7 @@ impl Mounts {
     }
     fn is_open(&self, key: &(String, Name)) -> bool {
         let live = |l: &Live| !l.workspace.is_read_only() && l.store == key.0 && *l.workspace.name() == key.1;
-        self.live.values().any(live) || self.coming.values().any(|(s, w)| *s == key.0 && w.as_ref() == Some(&key.1))
+        self.live.values().any(live) || self.coming.values().any(|c| c.store == key.0 && c.writes.as_ref() == Some(&key.1))
     }
     pub(super) fn all(&self) -> Vec<(fuse::Mount, Workspace)> {
         self.live.values().map(|l| (l.mount.clone(), l.workspace.clone())).collect()
@@ -96,6 +117,9 @@ impl Drop for Reserved<'_> {
 fn left(workspace: &Workspace, doing: &str) -> Progress {
     Progress { doing: format!("{doing} {}", workspace.name()), left_bytes: Some(workspace.status().backlog_bytes) }
 }
+
+/// A mount, its workspace and the URL of its store.
+pub(super) type Row = (fuse::Mount, Workspace, String);
 
 impl Daemon {
     /// Which mounts are meant.
@@ -138,20 +162,27 @@ impl Daemon {
             let key = (call.store.clone(), opening.name.clone());
             self.changed_until(|m| !m.closing.contains(&key)).await;
         }
-        let _reserved = self.reserve(&call)?;
-        let MountCall { store, what, mountpoint } = call;
+        if self.is_drained() {
+            return Err(Error::closed("the daemon is being drained and takes no new mounts").hint("use another node"));
+        }
+        let (_reserved, off) = self.reserve(&call)?;
+        let MountCall { store, what, mountpoint, nosuid } = call;
         let (workspace, report) = match what {
-            Wanted::Workspace(opening) => self.open_for_write(&store, opening, talk).await?,
+            Wanted::Workspace(opening) => self.open_for_write(&store, opening, off, talk).await?,
             Wanted::ReadOnly(source) => (self.open_read_only(&store, source, talk).await?, None),
         };
-        let mounted = match talk.during(Box::pin(root_local(&workspace)), || left(&workspace, "reading the root directory of")).await {
-            Ok(()) => self.mount_workspace(&workspace, mountpoint.clone()).await,
-            Err(e) => Err(e),
-        };
+        let mounted =
+            match talk.during(Box::pin(dir::local(&workspace, ROOT_INO)), || left(&workspace, "reading the root directory of")).await {
+                Ok(()) => match self.enter(&mountpoint) {
+                    Ok(()) => self.mount_workspace(&workspace, mountpoint.clone(), nosuid).await,
+                    Err(e) => Err(e),
+                },
+                Err(e) => Err(e),
+            };
         let mount = match mounted {
             Ok(mount) => mount,
             Err(e) => {
-                if let Err(left) = self.let_go(&workspace, LET_GO).await {
+                if let Err(left) = self.let_go(&workspace, false, LET_GO).await {
                     tracing::warn!(workspace = %workspace.name(), error = %left, "a workspace that could not be mounted stays attached");
                 }
                 return Err(e);
@@ -170,18 +201,30 @@ impl Daemon {
             pid: std::process::id(),
             cache_dir: self.options.cache_dir.clone(),
         };
+        self.tell(What::Attached, &mounted.workspace, &mountpoint, "");
         self.mounts.lock().live.insert(mountpoint, Live { mount, workspace, store, leaving: false });
         tracing::info!(workspace = %mounted.workspace, epoch = mounted.epoch, read_only = mounted.read_only, "mounted");
         Ok(mounted)
     }
 
-    async fn open_for_write(&self, store: &str, opening: Opening, talk: &mut Talk) -> Result<(Workspace, Option<AttachReport>)> {
+    async fn open_for_write(
+        &self,
+        store: &str,
+        opening: Opening,
+        off: Arc<AtomicBool>,
+        talk: &mut Talk,
+    ) -> Result<(Workspace, Option<AttachReport>)> {
         let mut request = AttachRequest::new(store, opening.name.clone())?;
-        request.origin = opening.origin.map_or(Origin::Empty, Origin::Source);
+        request.origin = match opening.origin {
+            Some(source) => Origin::Source(source),
+            None if opening.existing => Origin::Existing,
+            None => Origin::Empty,
+        };
         request.durability = opening.durability;
         request.backlog_limit = opening.backlog_limit;
         request.quota = opening.quota;
         request.take_over = opening.take_over;
+        request.called_off = off;
         if let Some(domain) = opening.domain {
             request.domain = domain;
         }
@@ -202,7 +245,7 @@ impl Daemon {
         talk.during(Box::pin(attach), doing).await
     }
 
-    fn reserve(&self, call: &MountCall) -> Result<Reserved<'_>> {
+    fn reserve(&self, call: &MountCall) -> Result<(Reserved<'_>, Arc<AtomicBool>)> {
         let mut mounts = self.mounts.lock();
         let at = &call.mountpoint;
         if mounts.live.contains_key(at) || mounts.coming.contains_key(at) {
@@ -218,19 +261,72 @@ impl Daemon {
                 return Err(Error::conflict(format!("workspace {name} is mounted on {} already", l.mount.mountpoint().display()))
                     .hint("unmount it first, or fork it: a workspace has one writer"));
             }
-            if mounts.coming.values().any(|c| *c == (call.store.clone(), writes.clone())) {
+            if mounts.coming.values().any(|c| c.store == call.store && c.writes == writes) {
                 return Err(Error::conflict(format!("workspace {name} is being mounted by another call")).hint("wait for that one"));
             }
         }
-        mounts.coming.insert(at.clone(), (call.store.clone(), writes));
-        Ok(Reserved(self, at.clone()))
+        let off = Arc::new(AtomicBool::new(false));
+        mounts.coming.insert(at.clone(), Coming { store: call.store.clone(), writes, stage: Stage::Opening, off: off.clone() });
+        Ok((Reserved(self, at.clone()), off))
     }
 
-    async fn mount_workspace(&self, workspace: &Workspace, mountpoint: PathBuf) -> Result<fuse::Mount> {
+    /// The last moment at which a mount can be called off.
+    fn enter(&self, at: &Path) -> Result<()> {
+        match self.mounts.lock().coming.get_mut(at) {
+            Some(c) if c.stage == Stage::Cancelled => {
+                Err(Error::closed("the mount was called off by an unmount").at(at.display()).hint("mount it again"))
+            }
+            Some(c) => {
+                c.stage = Stage::Mounting;
+                Ok(())
+            }
+            None => Err(Error::internal("a mount is made that was not announced").at(at.display())),
+        }
+    }
+
+    /// Calls a mount off that is being made. True where it will not appear; false where none was being made, or where it is mounted now.
+    pub(super) async fn call_off(&self, at: &Path, workspace: Option<&Name>) -> bool {
+        let meant = |c: &&mut Coming| workspace.is_none() || c.writes.as_ref() == workspace;
+        match self.mounts.lock().coming.get_mut(at).filter(meant) {
+            None => return false,
+            Some(c) if c.stage == Stage::Mounting => {}
+            Some(c) => {
+                c.stage = Stage::Cancelled;
+                c.off.store(true, Ordering::Relaxed);
+                self.changed.notify_waiters();
+                return true;
+            }
+        }
+        self.changed_until(|m| !m.coming.contains_key(at)).await;
+        false
+    }
+
+    /// Returns once a mount that is being made at `at` was called off; never where it is not.
+    pub(super) async fn called_off(&self, at: &Path) {
+        self.changed_until(|m| m.coming.get(at).is_some_and(|c| c.stage == Stage::Cancelled)).await;
+    }
+
+    /// Returns once nothing is mounted at `at`, nor being unmounted.
+    pub(super) async fn left_from(&self, at: &Path) {
+        self.changed_until(|m| !m.live.contains_key(at)).await;
+    }
+
+    /// The mounts with their workspaces and stores, and what is being published of others.
+    pub(super) fn rows(&self) -> (Vec<Row>, Vec<(String, Name)>) {
+        let mounts = self.mounts.lock();
+        let mut live: Vec<_> = mounts.live.values().map(|l| (l.mount.clone(), l.workspace.clone(), l.store.clone())).collect();
+        live.sort_by(|a, b| a.0.mountpoint().cmp(b.0.mountpoint()));
+        let mut draining: Vec<_> = mounts.draining.iter().cloned().collect();
+        draining.sort();
+        (live, draining)
+    }
+
+    async fn mount_workspace(&self, workspace: &Workspace, mountpoint: PathBuf, nosuid: bool) -> Result<fuse::Mount> {
         let options = fuse::MountOptions {
             mountpoint,
             read_only: workspace.is_read_only(),
             allow_other: nix::unistd::geteuid().is_root(),
+            nosuid,
             profile: fuse::Profile::Standard,
             env: self.env.clone(),
             workers: self.workers.clone(),
@@ -292,8 +388,11 @@ impl Daemon {
         self.leave(&at)?;
         let workspace = live.workspace.clone();
         let ended = talk.during(Box::pin(self.end(&live, timeout)), || left(&workspace, "publishing")).await;
-        if ended.as_ref().is_ok_and(|e| e.left_bytes > 0) {
-            self.drain(&live);
+        if let Ok(e) = &ended {
+            if e.left_bytes > 0 {
+                self.drain(live.store.clone(), live.workspace.clone());
+            }
+            self.tell(What::Detached, live.workspace.name(), &at, "");
         }
         self.left(&at, ended.is_ok());
         ended
@@ -327,23 +426,27 @@ impl Daemon {
         let mount = live.mount.clone();
         let busy = blocking(move || detach(&mount)).await?;
         let rest = timeout.saturating_sub(self.env.monotonic().saturating_sub(started));
-        let report = self.let_go(&live.workspace, rest).await?;
+        let report = self.let_go(&live.workspace, live.mount.is_alive(), rest).await?;
         let workspace = live.workspace.name().clone();
         let DetachReport { published, left_bytes, released } = report;
         tracing::info!(%workspace, published, left_bytes, busy, "unmounted");
         Ok(Unmounted { workspace, published, left_bytes, released, busy })
     }
 
-    /// Detaches a workspace whose mount is gone.
-    async fn let_go(&self, workspace: &Workspace, timeout: Duration) -> Result<DetachReport> {
+    /// Detaches a workspace whose mount is gone, or out of the tree and still `served` to those who have files open.
+    async fn let_go(&self, workspace: &Workspace, served: bool, timeout: Duration) -> Result<DetachReport> {
         let status = workspace.status();
         if workspace.is_read_only() {
-            let last = workspace.clone();
-            tokio::spawn(async move {
-                // The lease ends with the last clone, and needs a runtime for that: the mount's threads have none and let go first.
-                tokio::time::sleep(THREADS_LET_GO).await;
-                drop(last);
-            });
+            // While processes still read in a detached mount the tree stays protected: the lease then ends with their last descriptor.
+            if !served {
+                match tokio::time::timeout(timeout.max(SERVING_ENDS), workspace.release_lease()).await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(e)) => tracing::warn!(tree = %workspace.name(), error = %e, "the lease of a read-only mount stays; see `gc`"),
+                    Err(_) => {
+                        tracing::warn!(tree = %workspace.name(), "the store did not take the lease of a read-only mount back; see `gc`")
+                    }
+                }
+            }
             return Ok(DetachReport { published: status.published, left_bytes: 0, released: true });
         }
         match self.engine.detach(workspace, timeout).await {
@@ -374,15 +477,16 @@ impl Daemon {
                 if let Err(e) = live.mount.wait(Some(Duration::ZERO)) {
                     tracing::error!(workspace = %name, error = %e, "a mount ended by itself");
                 }
-                match daemon.let_go(&live.workspace, LET_GO).await {
+                match daemon.let_go(&live.workspace, false, LET_GO).await {
                     Ok(r) => {
                         tracing::info!(workspace = %name, left_bytes = r.left_bytes, "mount ended; workspace detached");
                         if r.left_bytes > 0 {
-                            daemon.drain(&live);
+                            daemon.drain(live.store.clone(), live.workspace.clone());
                         }
                     }
                     Err(e) => tracing::warn!(workspace = %name, error = %e, "mount ended; workspace could not be detached"),
                 }
+                daemon.tell(What::Ended, name, live.mount.mountpoint(), "");
                 daemon.left(live.mount.mountpoint(), true);
             });
         }
@@ -401,12 +505,12 @@ impl Daemon {
     }
 
     /// Gives the head of an unmounted workspace back once its rest is published, unless it is mounted again before.
-    fn drain(self: &Arc<Self>, live: &Live) {
-        let key = (live.store.clone(), live.workspace.name().clone());
+    fn drain(self: &Arc<Self>, store: String, workspace: Workspace) {
+        let key = (store, workspace.name().clone());
         if !self.mounts.lock().draining.insert(key.clone()) {
             return;
         }
-        let (daemon, workspace) = (self.clone(), live.workspace.clone());
+        let daemon = self.clone();
         tokio::spawn(async move {
             let published = workspace.flush().await;
             let close = {
@@ -418,9 +522,10 @@ impl Daemon {
                 close
             };
             if close {
-                match (published, daemon.let_go(&workspace, LET_GO).await) {
+                match (published, daemon.let_go(&workspace, false, LET_GO).await) {
                     (Ok(_), Ok(r)) => {
-                        tracing::info!(workspace = %key.1, published = r.published, released = r.released, "the rest is published")
+                        tracing::info!(workspace = %key.1, published = r.published, released = r.released, "the rest is published");
+                        daemon.tell(What::Drained, &key.1, Path::new(""), "");
                     }
                     (Err(e), _) | (_, Err(e)) => tracing::warn!(workspace = %key.1, error = %e, "the rest was not published"),
                 }
@@ -431,6 +536,55 @@ impl Daemon {
             drop(mounts);
             daemon.changed.notify_waiters();
         });
+    }
+
+    /// Publishes what an earlier daemon of this directory left in the journal, where its head still names that opening: nobody may ever
+    /// mount it here again, and until it is given back no other node gets it without a lost window.
+    ///
+    /// `left` was announced by [`Self::hold`].
+    pub(super) async fn resume(self: Arc<Self>, left: Vec<(String, Name)>) {
+        for key in left {
+            let (store, name) = key.clone();
+            let attached = loop {
+                let (engine, mut request) = match AttachRequest::new(store.as_str(), name.clone()) {
+                    Ok(request) => (self.engine.clone(), request),
+                    Err(e) => break Err(e),
+                };
+                request.origin = Origin::OwnTail;
+                self.hold(std::slice::from_ref(&key));
+                match on_thread(move || async move { engine.attach(request).await }).await {
+                    Err(e) if e.kind() == ErrorKind::Unavailable && !self.is_closing() => {
+                        self.let_pass(&key);
+                        tokio::time::sleep(RESUME_PAUSE).await;
+                    }
+                    other => break other,
+                }
+            };
+            match attached {
+                Ok((workspace, report)) => {
+                    tracing::info!(workspace = %name, operations = report.recovered_operations, "publishing what an earlier daemon left");
+                    // At once in the state of an unmounted workspace that drains: a mount takes it back from there.
+                    match self.engine.detach(&workspace, Duration::ZERO).await {
+                        Ok(r) if r.left_bytes > 0 || !r.released => self.drain(store, workspace),
+                        Ok(_) => {}
+                        Err(e) => tracing::warn!(workspace = %name, error = %e, "what an earlier daemon left is not published"),
+                    }
+                }
+                // Mounted meanwhile, or another's now: then it is `recover` that is asked for.
+                Err(e) => tracing::info!(workspace = %name, error = %e, "what an earlier daemon left stays in the journal"),
+            }
+            self.let_pass(&key);
+        }
+    }
+
+    /// Lets openings of these workspaces wait.
+    pub(super) fn hold(&self, workspaces: &[(String, Name)]) {
+        self.mounts.lock().closing.extend(workspaces.iter().cloned());
+    }
+
+    fn let_pass(&self, key: &(String, Name)) {
+        self.mounts.lock().closing.remove(key);
+        self.changed.notify_waiters();
     }
 
     /// Answers once the mount is gone.
@@ -500,30 +654,12 @@ fn ended(mount: &fuse::Mount, within: Duration) -> bool {
     }
 }
 
-async fn blocking<T: Send + 'static>(f: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+pub(super) async fn blocking<T: Send + 'static>(f: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     tokio::task::spawn_blocking(f).await.unwrap_or_else(|e| Err(Error::internal(format!("a thread died: {e}"))))
 }
 
 /// Runs a future of the engine that is not provably `Send` on a thread of the blocking pool.
-async fn on_thread<T: Send + 'static, F: Future<Output = Result<T>>>(make: impl FnOnce() -> F + Send + 'static) -> Result<T> {
+pub(super) async fn on_thread<T: Send + 'static, F: Future<Output = Result<T>>>(make: impl FnOnce() -> F + Send + 'static) -> Result<T> {
     let runtime = tokio::runtime::Handle::current();
     blocking(move || runtime.block_on(make())).await
-}
-
-/// Brings the root directory, and what its first entries are, to this node.
-async fn root_local(workspace: &Workspace) -> Result<()> {
-    workspace
-        .settled(|w| {
-            let view = w.view();
-            let mut inodes: Vec<Ino> = vec![ROOT_INO];
-            view.entries_from(ROOT_INO, 0, &mut |_, entry| {
-                inodes.push(entry.ino);
-                inodes.len() <= ROOT_ENTRIES
-            })?;
-            for ino in inodes {
-                view.attr(ino)?;
-            }
-            Ok::<_, Stop>(())
-        })
-        .await
 }

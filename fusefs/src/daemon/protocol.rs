@@ -92,6 +92,9 @@ pub struct MountCall {
     pub what: Wanted,
     /// Where: an absolute path without symbolic links to an empty directory, which the client has checked.
     pub mountpoint: PathBuf,
+    /// Set-user-id bits have no effect in it.
+    #[serde(default)]
+    pub nosuid: bool,
 }
 
 /// What a mount shows.
@@ -121,6 +124,9 @@ pub struct Opening {
     pub take_over: bool,
     /// Dedup domain of a new workspace.
     pub domain: Option<Name>,
+    /// It must exist: nothing is created.
+    #[serde(default)]
+    pub existing: bool,
 }
 
 /// Answer to [`Call::Hello`].
@@ -402,10 +408,17 @@ mod tests {
                     quota: None,
                     take_over: true,
                     domain: None,
+                    existing: false,
                 }),
                 mountpoint: "/mnt".into(),
+                nosuid: true,
             }),
-            Call::Mount(MountCall { store: "file:///s".into(), what: Wanted::ReadOnly("snapshot:s".into()), mountpoint: "/mnt".into() }),
+            Call::Mount(MountCall {
+                store: "file:///s".into(),
+                what: Wanted::ReadOnly("snapshot:s".into()),
+                mountpoint: "/mnt".into(),
+                nosuid: false,
+            }),
             Call::Find(Selector::default()),
             Call::Snapshot { of: of.clone(), name: Some(name), wait: true },
             Call::Flush(of.clone()),

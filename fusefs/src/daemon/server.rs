@@ -1,7 +1,6 @@
 //! Serving calls: one task per connection, so that a slow client holds up nobody.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -45,18 +44,22 @@ pub(super) async fn serve(daemon: Arc<Daemon>, listener: UnixListener) {
 
 /// The writing end of a connection.
 pub(super) struct Talk {
-    write: OwnedWriteHalf,
-    gone: bool,
+    write: Option<OwnedWriteHalf>,
 }
 
 impl Talk {
+    /// To nobody: for callers that take no progress.
+    pub(super) fn quiet() -> Self {
+        Self { write: None }
+    }
+
     async fn say(&mut self, body: Body) {
-        if self.gone {
-            return;
-        }
+        let Some(write) = &mut self.write else { return };
         let line = Reply::new(body).line();
-        let said = tokio::time::timeout(CLIENT_PATIENCE, self.write.write_all(&line)).await;
-        self.gone = !matches!(said, Ok(Ok(())));
+        let said = tokio::time::timeout(CLIENT_PATIENCE, write.write_all(&line)).await;
+        if !matches!(said, Ok(Ok(()))) {
+            self.write = None;
+        }
     }
 
     /// Waits for `work`, telling the client each second what `progress` says.
@@ -78,17 +81,15 @@ async fn converse(daemon: Arc<Daemon>, stream: UnixStream) {
         return;
     }
     let (read, write) = stream.into_split();
-    let mut talk = Talk { write, gone: false };
+    let mut talk = Talk { write: Some(write) };
     let request = match tokio::time::timeout(CLIENT_PATIENCE, read_line(read)).await {
         Err(_) => return,
         Ok(Ok(None)) => return,
         Ok(Ok(Some(line))) => Request::parse(&line),
         Ok(Err(e)) => Err(e),
     };
-    // Counted before `closing` is looked at: whoever closes looks at the count after it set the flag.
-    daemon.calls.fetch_add(1, Ordering::SeqCst);
     // No answer at all tells the client that nothing was done: it starts the next daemon.
-    if !daemon.is_closing() {
+    if daemon.begin_call().is_ok() {
         let result = match request {
             Ok(request) => {
                 talk.say(Body::Progress(Progress { doing: "asked the daemon".into(), left_bytes: None })).await;
@@ -102,9 +103,8 @@ async fn converse(daemon: Arc<Daemon>, stream: UnixStream) {
             Err(e) => Body::Error(Fault::of(&e)),
         };
         talk.say(body).await;
+        daemon.end_call();
     }
-    daemon.calls.fetch_sub(1, Ordering::SeqCst);
-    daemon.changed.notify_waiters();
 }
 
 async fn answer(daemon: &Arc<Daemon>, call: Call, talk: &mut Talk) -> Result<serde_json::Value> {
@@ -119,7 +119,10 @@ async fn answer(daemon: &Arc<Daemon>, call: Call, talk: &mut Talk) -> Result<ser
         Call::Snapshot { of, name, wait } => encode(Box::pin(daemon.snapshot(of, name, wait, talk)).await?),
         Call::Flush(of) => encode(Box::pin(daemon.flush(of, talk)).await?),
         Call::Status(None) => daemon.status(),
-        Call::Status(Some(of)) => daemon.workspace_status(&of),
+        Call::Status(Some(of)) => {
+            let daemon = daemon.clone();
+            super::mounts::blocking(move || daemon.workspace_status(&of)).await
+        }
         Call::Metrics => encode(crate::telemetry::prometheus::render(daemon.samples())?),
         Call::Unmount { of, timeout_ms } => encode(Box::pin(daemon.unmount(of, Duration::from_millis(timeout_ms), talk)).await?),
         Call::Wait(of) => encode(Box::pin(daemon.wait(of, talk)).await?),

@@ -36,10 +36,11 @@ impl Daemon {
         Ok(Value::Object(object))
     }
 
-    /// One workspace, with what it shares with the others.
+    /// One workspace, with what it shares with the others. Not for a thread that may not wait for the disk.
     pub(super) fn workspace_status(&self, of: &Selector) -> Result<Value> {
         let (mount, workspace) = self.workspace_of(of)?;
         let mut object = self.row(&workspace.status(), Some(&mount))?;
+        object.insert("resident".into(), json!(workspace.residency()));
         object.extend(self.shared(&self.engine.status()));
         Ok(Value::Object(object))
     }
@@ -69,6 +70,7 @@ impl Daemon {
                 "entries": c.entries, "bytes": c.bytes, "pending_delete_bytes": c.pending_delete_bytes,
                 "memory_nodes_bytes": node.memory.0, "memory_chunks_bytes": node.memory.1,
             },
+            "hydration": node.hydration,
             "journal": {
                 "bytes": node.journal.journal_bytes, "segments": node.journal.segments, "staging_bytes": node.journal.staging_bytes,
                 "staging_dirty": node.journal.staging_dirty, "unflushed": node.journal.unflushed,

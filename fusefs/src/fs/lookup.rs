@@ -1,6 +1,6 @@
 //! Finding a name.
 
-use hiloop_engine::workspace::Read;
+use hiloop_engine::workspace::{Near, Read};
 use hiloop_manifest::schema::FileKind;
 use hiloop_types::{Ino, limits};
 
@@ -12,8 +12,8 @@ pub fn lookup(r: &impl Read, dir: Ino, name: &[u8]) -> FsResult<Option<Node>> {
     if name.len() > limits::NAME_MAX {
         return Err(FsError::Errno(libc::ENAMETOOLONG));
     }
-    dir_of(r, dir)?;
-    match r.entry(dir, name)? {
+    let attr = dir_of(r, dir)?;
+    match r.entry(dir, name).map_err(|stop| r.near(stop, Near::Name(&attr)))? {
         None => Ok(None),
         Some(entry) => Ok(Some(Node { ino: entry.ino, attr: attr_behind(r, dir, name, entry.ino)? })),
     }

@@ -24,7 +24,7 @@ mod tests;
 pub mod xattr;
 
 use hiloop_engine::stop::Stop;
-use hiloop_engine::workspace::Read;
+use hiloop_engine::workspace::{Near, Read};
 use hiloop_manifest::schema::{Attr, FileKind};
 use hiloop_types::{Error, Ino, limits};
 
@@ -64,7 +64,7 @@ pub struct Node {
 
 /// Attributes of an inode that the kernel holds a reference to; gone means that the reference is stale.
 fn attr_of(r: &impl Read, ino: Ino) -> FsResult<Attr> {
-    r.attr(ino)?.ok_or(FsError::Errno(libc::ESTALE))
+    r.attr(ino).map_err(|stop| r.near(stop, Near::Inode(ino)))?.ok_or(FsError::Errno(libc::ESTALE))
 }
 
 /// Attributes of a directory, removed or not.
@@ -81,7 +81,7 @@ fn live_dir(r: &impl Read, ino: Ino) -> FsResult<Attr> {
 
 /// Attributes of an inode that an entry names; their absence is damage, not a stale reference.
 fn attr_behind(r: &impl Read, dir: Ino, name: &[u8], ino: Ino) -> FsResult<Attr> {
-    match r.attr(ino)? {
+    match r.attr(ino).map_err(|stop| r.near(stop, Near::Inode(ino)))? {
         Some(attr) => Ok(attr),
         None => Err(FsError::Stop(Stop::Error(
             Error::corrupt(format!(

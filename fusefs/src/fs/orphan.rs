@@ -61,6 +61,11 @@ impl References {
         !self.shard(ino).lock().contains_key(&ino) && self.orphans.lock().remove(&ino)
     }
 
+    /// True where the kernel holds this inode.
+    pub fn holds(&self, ino: Ino) -> bool {
+        self.shard(ino).lock().contains_key(&ino)
+    }
+
     /// Inodes that the kernel holds.
     pub fn len(&self) -> usize {
         self.counts.iter().map(|s| s.lock().len()).sum()

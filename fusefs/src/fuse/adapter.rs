@@ -6,20 +6,22 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use fuser::{
-    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, INodeNo, InitFlags, IoctlFlags,
-    KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags, ReplyAttr, ReplyBmap, ReplyCreate, ReplyData,
-    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs,
-    ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, INodeNo, IoctlFlags, KernelConfig,
+    LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags, ReplyAttr, ReplyBmap, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite,
+    ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
+use hiloop_engine::stop::{Miss, Stop};
 use hiloop_engine::workspace::{Cost, Read, Txn};
 use hiloop_manifest::schema::FileKind;
 use hiloop_types::{Ino, limits};
 
-use super::convert::{FOREVER, GENERATION, file_attr, file_type, kind_of_mode, negative, set_time, timestamp};
+use super::convert::{GENERATION, file_attr, file_type, kind_of_mode, negative, set_time, timestamp, unknown};
 use super::core::Core;
+use super::kernel::{self, FOREVER};
 use super::park::Answer;
 use super::stats::Opcode;
 use super::write::Write;
@@ -31,27 +33,6 @@ use crate::fs::{Caller, FsError, FsResult, Node, dir, link, lookup, rename, spac
 
 /// What a change of names or attributes counts in the backlog, bytes, beside its operation.
 const METADATA_COST: u64 = 512;
-/// Largest request: the kernel's own limit without tuning (256 pages).
-const MAX_WRITE: u32 = 1 << 20;
-/// Reads ahead and releases that may be in flight; the kernel's 12 starve read-ahead.
-const MAX_BACKGROUND: u16 = 256;
-
-const WANTED: &[InitFlags] = &[
-    // O_TRUNC comes with OPEN, in one transaction.
-    InitFlags::FUSE_ATOMIC_O_TRUNC,
-    // The umask comes as it is, since a default ACL replaces it.
-    InitFlags::FUSE_DONT_MASK,
-    InitFlags::FUSE_POSIX_ACL,
-    InitFlags::FUSE_HANDLE_KILLPRIV_V2,
-    InitFlags::FUSE_PARALLEL_DIROPS,
-    InitFlags::FUSE_DO_READDIRPLUS,
-    // A listing whose entries nobody looks up costs no attributes.
-    InitFlags::FUSE_READDIRPLUS_AUTO,
-    InitFlags::FUSE_CACHE_SYMLINKS,
-    InitFlags::FUSE_EXPLICIT_INVAL_DATA,
-    InitFlags::FUSE_ASYNC_DIO,
-];
-
 thread_local! {
     static READ_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
@@ -198,16 +179,7 @@ fn is_member(pid: u32, group: u32) -> bool {
 
 impl Filesystem for Adapter {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        for flag in WANTED {
-            if config.add_capabilities(*flag).is_err() {
-                tracing::warn!(?flag, "this kernel's FUSE lacks a feature");
-            }
-        }
-        let refused = |what: &str, near| io::Error::other(format!("the kernel refuses {what}; it would take {near}"));
-        config.set_max_write(MAX_WRITE).map_err(|n| refused("max_write", n))?;
-        config.set_max_background(MAX_BACKGROUND).map_err(|n| refused("max_background", n.into()))?;
-        config.set_congestion_threshold(MAX_BACKGROUND / 4 * 3).map_err(|n| refused("congestion_threshold", n.into()))?;
-        Ok(())
+        kernel::negotiate(config)
     }
 
     fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
@@ -500,27 +472,29 @@ impl Filesystem for Adapter {
 
     fn readdirplus(&self, _req: &Request, i: INodeNo, fh: FileHandle, offset: u64, reply: ReplyDirectoryPlus) {
         let i = ino(i);
+        let mut waited = Vec::new();
         self.begin(Opcode::ReadDirPlus).run(
             reply,
             move |c, reply: &mut ReplyDirectoryPlus| {
                 let view = c.ws.view();
                 let end = listing_end(c, &view, i, fh, offset)?;
                 let mut added = false;
-                let mut stopped = Ok(());
-                let listed = dir::read(&view, i, offset, end, &mut |item| {
-                    let attr = match getattr(&view, item.ino) {
-                        Ok(attr) => attr,
-                        Err(e) => {
-                            stopped = Err(e);
+                let mut damaged = false;
+                let listed = dir::read_plus(&view, i, offset, end, &waited, &mut |item, attr| {
+                    let (attr, keep) = match attr {
+                        Some(attr) => (file_attr(item.ino, attr), FOREVER),
+                        // What stands for unknown attributes would take the pages of an inode that the kernel knows.
+                        None if !item.is_dot() && c.references.holds(item.ino) => {
+                            damaged = true;
                             return false;
                         }
+                        None => (unknown(item.ino, item.kind), Duration::ZERO),
                     };
                     // Before the entry is in the reply: a FORGET may follow as soon as it is sent.
                     if !item.is_dot() {
                         c.references.add(item.ino);
                     }
-                    let name = OsStr::from_bytes(item.name);
-                    let full = reply.add(INodeNo(item.ino.0), item.cookie, name, &FOREVER, &file_attr(item.ino, &attr), GENERATION);
+                    let full = reply.add(INodeNo(item.ino.0), item.cookie, OsStr::from_bytes(item.name), &keep, &attr, GENERATION);
                     if full && !item.is_dot() {
                         // The inode is named, so that taking the count back cannot make an orphan to reap.
                         let _named = c.references.forget(item.ino, 1);
@@ -528,7 +502,10 @@ impl Filesystem for Adapter {
                     added |= !full;
                     !full
                 });
-                c.partial(listed.and(stopped), added)
+                if let Err(FsError::Stop(Stop::Miss(Miss::Listing(nodes)))) = &listed {
+                    waited.extend(nodes);
+                }
+                c.partial(if damaged { Err(FsError::Errno(libc::EIO)) } else { listed }, added)
             },
             |_, reply, result| match result {
                 Ok(()) => reply.ok(),

@@ -8,8 +8,6 @@ use hiloop_types::Ino;
 
 use crate::fs::attr::SetTime;
 
-/// How long the kernel may keep names and attributes: for ever, since every change comes through it.
-pub(super) const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
 /// Inode numbers are never used twice, so that one generation is enough.
 pub(super) const GENERATION: Generation = Generation(0);
 /// Shown as the size of a directory, as ext4 shows a small one: programs take 0 for empty.
@@ -63,6 +61,11 @@ pub(super) fn file_attr(ino: Ino, a: &Attr) -> FileAttr {
 /// The answer "no such name, and remember that": an entry without inode.
 pub(super) fn negative() -> FileAttr {
     file_attr(Ino(0), &Attr::new(FileKind::File, 0, 0, 0, Timestamp::default()))
+}
+
+/// Stands in a listing for attributes that cannot be had: not to be kept, so that whoever wants them asks, and is told.
+pub(super) fn unknown(ino: Ino, kind: FileKind) -> FileAttr {
+    file_attr(ino, &Attr::new(kind, 0, 0, 0, Timestamp::default()))
 }
 
 fn system_time(t: Timestamp) -> SystemTime {

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 use hiloop_engine::stop::Stop;
 use hiloop_engine::workspace::{Txn, Workspace};
@@ -26,6 +27,8 @@ pub(super) struct Core {
     pub(super) listings: Listings,
     pub(super) held_data: HeldData,
     pub(super) read_only: bool,
+    /// When a request last gave up on the store, monotonic.
+    pub(super) gave_up: Mutex<Option<Duration>>,
 }
 
 impl Core {
@@ -42,6 +45,7 @@ impl Core {
             listings: Listings::default(),
             held_data: HeldData::default(),
             read_only,
+            gave_up: Mutex::default(),
         })
     }
 
@@ -70,7 +74,7 @@ impl Core {
     pub(super) fn partial(&self, listed: FsResult<()>, added: bool) -> FsResult<()> {
         match listed {
             Err(FsError::Stop(Stop::Miss(miss))) if added => {
-                self.ws.fetch(miss, Box::new(drop));
+                self.ws.fetch(miss, limits::READ_DEADLINE, Box::new(drop));
                 Ok(())
             }
             Err(_) if added => Ok(()),
@@ -164,10 +168,6 @@ impl Listings {
     }
 }
 
-/// Above this much data of waiting writes, bytes, a writer keeps only [`HELD_SHORT`] and gets a short count.
-const HELD_MAX: u64 = 128 * limits::MIB;
-const HELD_SHORT: usize = 4096;
-
 /// Data of writes that wait for room or metadata: each copied once, all together bounded. A thousand writers before a full
 /// backlog would else hold a gigabyte; the kernel's own copies it bounds itself.
 #[derive(Clone, Default)]
@@ -182,8 +182,8 @@ pub(super) struct Held {
 impl HeldData {
     /// Copies `data`; of a write that nobody completes (`whole`) always all of it.
     pub(super) fn copy(&self, data: &[u8], whole: bool) -> Held {
-        let crowded = self.0.load(Relaxed) + data.len() as u64 > HELD_MAX;
-        let keep = if crowded && !whole { data.len().min(HELD_SHORT) } else { data.len() };
+        let crowded = self.0.load(Relaxed) + data.len() as u64 > limits::HELD_WRITES;
+        let keep = if crowded && !whole { data.len().min(limits::HELD_SHORT) } else { data.len() };
         self.0.fetch_add(keep as u64, Relaxed);
         Held { bytes: data[..keep].to_vec(), sum: self.0.clone() }
     }
@@ -210,9 +210,9 @@ mod tests {
     fn waiting_data_are_bounded_and_counted_back() {
         let held = HeldData::default();
         let mib = vec![1u8; limits::MIB as usize];
-        let full: Vec<_> = (0..HELD_MAX / limits::MIB).map(|_| held.copy(&mib, false)).collect();
+        let full: Vec<_> = (0..limits::HELD_WRITES / limits::MIB).map(|_| held.copy(&mib, false)).collect();
         assert!(full.iter().all(|h| h.len() == mib.len()));
-        assert_eq!(held.copy(&mib, false).len(), HELD_SHORT);
+        assert_eq!(held.copy(&mib, false).len(), limits::HELD_SHORT);
         assert_eq!(held.copy(&mib, true).len(), mib.len(), "written-back pages are never cut");
         drop(full);
         assert_eq!(held.0.load(Relaxed), 0);

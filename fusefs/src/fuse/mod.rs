@@ -8,20 +8,18 @@
 mod adapter;
 mod convert;
 mod core;
+pub mod kernel;
 mod mount;
-mod mountinfo;
 mod park;
 mod stats;
 mod transport;
 mod workers;
 mod write;
 
+pub use hiloop_control::mountinfo::{FSTYPE, MountEntry, find as find_mount, mounts};
 pub use mount::{Mount, MountOptions, Profile, Unmounted, check_mountpoint, detach, mount};
-pub use mountinfo::{MountEntry, find as find_mount, mounts};
 pub use stats::{FuseStats, Opcode};
 pub use workers::Workers;
 
 /// Second part of our file system type, `fuse.hiloop`.
 const SUBTYPE: &str = "hiloop";
-/// Our file system type as mountinfo shows it.
-pub const FSTYPE: &str = "fuse.hiloop";

@@ -3,30 +3,26 @@
 //! Root mounts by itself and hands the descriptor over; others go through fusermount3. The state of a mount is read from
 //! mountinfo and from the serving thread, never by looking into the mount: that would block where it hangs.
 
-use std::fs::OpenOptions;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hiloop_control::mountinfo;
 use hiloop_engine::workspace::Workspace;
 use hiloop_env::Env;
 use hiloop_types::{Error, ErrorKind, Result, ResultExt};
 use nix::errno::Errno;
-use nix::mount::{MntFlags, MsFlags, umount2};
+use nix::mount::{MntFlags, umount2};
 use parking_lot::{Condvar, Mutex};
 
+use super::FSTYPE;
 use super::core::Core;
+use super::kernel::{self, Access};
 use super::stats::FuseStats;
 use super::transport::{Invalidator, Transport, on_descriptor, through_helper};
 use super::workers::Workers;
-use super::{FSTYPE, mountinfo};
-
-const DEVICE: &str = "/dev/fuse";
-/// Read-ahead of the kernel, KiB: as much as one request carries.
-const READ_AHEAD_KIB: &str = "1024";
 
 /// How requests reach the data (design.md 5). Profiles with opens that need no request and with passthrough come later.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,6 +41,8 @@ pub struct MountOptions {
     pub read_only: bool,
     /// Let other users in; root's mounts should, ordinary users need `user_allow_other` in /etc/fuse.conf.
     pub allow_other: bool,
+    /// Set-user-id bits have no effect (a root mount only; fusermount3 always mounts so).
+    pub nosuid: bool,
     /// Data path.
     pub profile: Profile,
     /// Clock.
@@ -124,13 +122,13 @@ fn refuse_mounted(path: &Path) -> Result<()> {
 /// # Errors
 /// Denied (may not mount; no fusermount3), NotFound (no /dev/fuse), Conflict (mounted already), others as the system gives them.
 pub fn mount(ws: Workspace, options: MountOptions) -> Result<Mount> {
-    let MountOptions { mountpoint, read_only, allow_other, profile: Profile::Standard, env, workers } = options;
+    let MountOptions { mountpoint, read_only, allow_other, nosuid, profile: Profile::Standard, env, workers } = options;
     refuse_mounted(&mountpoint)?;
     let read_only = read_only || ws.is_read_only();
     let source = format!("hiloop:{}", ws.name());
     let core = Core::new(ws, env, workers, read_only);
     let transport = if nix::unistd::geteuid().is_root() {
-        mount_as_root(&core, &mountpoint, &source, allow_other)?
+        mount_as_root(&core, &mountpoint, &source, allow_other, nosuid)?
     } else {
         through_helper(core.clone(), &mountpoint, &source, read_only, allow_other).map_err(|e| {
             Error::io("mount through fusermount3", &e)
@@ -140,10 +138,7 @@ pub fn mount(ws: Workspace, options: MountOptions) -> Result<Mount> {
     };
     let entry = mountinfo::find(&mountpoint)?.filter(mountinfo::MountEntry::is_ours);
     if let Some(m) = &entry {
-        let path = format!("/sys/class/bdi/{}:{}/read_ahead_kb", m.major, m.minor);
-        if let Err(e) = std::fs::write(&path, READ_AHEAD_KIB) {
-            tracing::debug!(path, error = %e, "the kernel's read-ahead stays at its default");
-        }
+        kernel::read_ahead(m);
     }
     let mount = Mount(Arc::new(Inner {
         mountpoint,
@@ -158,22 +153,8 @@ pub fn mount(ws: Workspace, options: MountOptions) -> Result<Mount> {
     Ok(mount)
 }
 
-fn mount_as_root(core: &Arc<Core>, mountpoint: &Path, source: &str, allow_other: bool) -> Result<Box<dyn Transport>> {
-    let device = OpenOptions::new().read(true).write(true).open(DEVICE).at(DEVICE).map_err(|e| match e.kind() {
-        ErrorKind::NotFound => e.hint("the kernel has no FUSE: modprobe fuse"),
-        _ => e,
-    })?;
-    let device = OwnedFd::from(device);
-    let mut data = format!("fd={},rootmode=40000,user_id=0,group_id=0,default_permissions", device.as_raw_fd());
-    if allow_other {
-        data.push_str(",allow_other");
-    }
-    let mut flags = MsFlags::MS_NODEV;
-    if core.read_only {
-        flags |= MsFlags::MS_RDONLY;
-    }
-    nix::mount::mount(Some(source), mountpoint, Some(FSTYPE), flags, Some(data.as_str()))
-        .map_err(|e| Error::io("mount", &e.into()).at(mountpoint.display()))?;
+fn mount_as_root(core: &Arc<Core>, mountpoint: &Path, source: &str, allow_other: bool, nosuid: bool) -> Result<Box<dyn Transport>> {
+    let device = kernel::attach(mountpoint, source, FSTYPE, Access { read_only: core.read_only, allow_other, nosuid })?;
     on_descriptor(core.clone(), device, allow_other).map_err(|e| {
         if let Err(left) = detach(mountpoint) {
             tracing::warn!(error = %left, "a mount that does not work is left behind");
@@ -252,6 +233,11 @@ impl Mount {
     /// Where it is mounted.
     pub fn mountpoint(&self) -> &Path {
         &self.0.mountpoint
+    }
+
+    /// Number of its connection, which is the minor device number of the mount.
+    pub fn connection(&self) -> Option<u32> {
+        self.0.connection
     }
 
     /// The workspace it shows.

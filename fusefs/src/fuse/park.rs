@@ -4,7 +4,9 @@
 //! its arguments and its reply leave the thread:
 //!
 //! - something is not in memory: it is fetched in the background, then the whole operation runs again on the pool; after
-//!   [`limits::READ_DEADLINE`] in all, EIO. Changes that miss metadata follow the same rule;
+//!   [`limits::READ_DEADLINE`] in all, EIO. Changes that miss metadata follow the same rule. What the kernel asks right after an EIO
+//!   is the page that its failed readahead wanted, for the same caller: it waits only [`AFTER_GIVING_UP`] more;
+//! - the node's disk is behind with staged data: the write waits for room, without a deadline, and runs again;
 //! - the backlog is full: the change waits, without a deadline, until the workspace has room (killably, as far as the kernel
 //!   allows), then starts from the beginning;
 //! - the backlog is above its soft mark: the change is made and its answer held back.
@@ -23,6 +25,9 @@ use hiloop_types::{Error, ErrorKind, limits};
 
 use super::core::Core;
 use crate::fs::{FsError, FsResult, errno};
+
+/// How long after an EIO a miss counts as the same one, and how long it may then wait.
+const AFTER_GIVING_UP: Duration = Duration::from_secs(2);
 
 /// The answer of a request: a value, or a positive errno.
 pub(super) type Answer<T> = Result<T, i32>;
@@ -139,7 +144,9 @@ impl Core {
             self.counters.parked.fetch_add(1, Relaxed);
             Parked { since: now, _now: Counted::new(self, |c| &c.counters.parked_now) }
         });
-        if now.saturating_sub(parked.since) >= limits::READ_DEADLINE {
+        let bounded = !matches!(miss, Miss::Room(_));
+        let patience = if bounded { self.patience(now, parked.since) } else { Duration::MAX };
+        if patience.is_zero() {
             let late = Error::unavailable(format!("a request needed more than {:?} of fetches", limits::READ_DEADLINE));
             drop(parked);
             return answer(self, reply, self.flatten(Err(late.into())));
@@ -147,17 +154,36 @@ impl Core {
         let core = self.clone();
         self.ws.fetch(
             miss,
+            patience,
             Box::new(move |fetched| {
                 let workers = core.workers.clone();
                 workers.submit(Box::new(move || match fetched {
-                    Ok(()) => core.attempt(reply, run, answer, Some(parked)),
+                    // Time that a write waited for the disk does not count.
+                    Ok(()) => core.attempt(reply, run, answer, Some(parked).filter(|_| bounded)),
                     Err(e) => {
+                        core.note_gave_up(&e, parked.since);
                         drop(parked);
                         answer(&core, reply, core.flatten(Err(e.into())));
                     }
                 }));
             }),
         );
+    }
+
+    /// How long a request that was parked at `since` may still wait for the store.
+    fn patience(&self, now: Duration, since: Duration) -> Duration {
+        let again = self.gave_up.lock().is_some_and(|at| since >= at && since - at < AFTER_GIVING_UP);
+        let most = if again { AFTER_GIVING_UP } else { limits::READ_DEADLINE };
+        most.saturating_sub(now.saturating_sub(since))
+    }
+
+    /// Notes that a request waited its whole time in vain. One that was cut short for another's sake does not count: each new caller
+    /// waits its own.
+    fn note_gave_up(&self, error: &Error, since: Duration) {
+        let now = self.env.monotonic();
+        if error.kind() == ErrorKind::Unavailable && now.saturating_sub(since) >= limits::READ_DEADLINE {
+            *self.gave_up.lock() = Some(now);
+        }
     }
 
     /// The errno of a failure, counted, and logged where a person should know.

@@ -7,11 +7,12 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
-use fuser::{Config, INodeNo, MountOption, Notifier, Session, SessionACL};
+use fuser::{INodeNo, MountOption, Notifier, Session};
 use hiloop_types::Ino;
 
 use super::adapter::Adapter;
 use super::core::Core;
+use super::kernel;
 
 /// Serves the requests of one mount.
 pub(super) trait Transport: Send {
@@ -32,7 +33,7 @@ struct FuserTransport(Session<Adapter>);
 
 /// Takes over a mounted descriptor; answers the kernel's INIT.
 pub(super) fn on_descriptor(core: Arc<Core>, fd: OwnedFd, allow_other: bool) -> io::Result<Box<dyn Transport>> {
-    Ok(Box::new(FuserTransport(Session::from_fd(Adapter::new(core), fd, acl(allow_other), config(allow_other, Vec::new()))?)))
+    Ok(Box::new(FuserTransport(kernel::session(Adapter::new(core), fd, allow_other)?)))
 }
 
 /// Mounts through fusermount3, for users who may not mount themselves.
@@ -52,20 +53,7 @@ pub(super) fn through_helper(
     if read_only {
         options.push(MountOption::RO);
     }
-    Ok(Box::new(FuserTransport(Session::new(Adapter::new(core), mountpoint, &config(allow_other, options))?)))
-}
-
-fn acl(allow_other: bool) -> SessionACL {
-    if allow_other { SessionACL::All } else { SessionACL::Owner }
-}
-
-fn config(allow_other: bool, mount_options: Vec<MountOption>) -> Config {
-    let mut config = Config::default();
-    config.mount_options = mount_options;
-    config.acl = acl(allow_other);
-    config.n_threads = Some(1);
-    config.clone_fd = false;
-    config
+    Ok(Box::new(FuserTransport(Session::new(Adapter::new(core), mountpoint, &kernel::config(allow_other, options).1)?)))
 }
 
 impl Transport for FuserTransport {

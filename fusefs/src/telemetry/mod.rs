@@ -8,13 +8,15 @@ pub mod prometheus;
 pub mod samples;
 
 use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use hiloop_types::{Error, Result};
+use hiloop_types::{Error, Result, ResultExt};
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::MeterProvider;
 use opentelemetry::trace::TracerProvider;
-use opentelemetry_otlp::WithExportConfig;
+use opentelemetry_otlp::tonic_types::transport::{Certificate, ClientTlsConfig};
+use opentelemetry_otlp::{WithExportConfig, WithTonicConfig};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::metrics::{PeriodicReader, SdkMeterProvider};
 use opentelemetry_sdk::trace::SdkTracerProvider;
@@ -59,8 +61,10 @@ pub struct Telemetry {
     pub filter: String,
     /// Look of log lines.
     pub format: LogFormat,
-    /// OTLP endpoint (gRPC), `http://host:4317`.
+    /// OTLP endpoint (gRPC), `http://host:4317` or `https://host:4317`.
     pub endpoint: Option<String>,
+    /// Certificates of a private authority that the endpoint may have, beside the system's.
+    pub ca_file: Option<PathBuf>,
     /// Resource attributes beside the service's.
     pub attributes: Vec<(&'static str, String)>,
 }
@@ -149,7 +153,7 @@ pub fn start(telemetry: &Telemetry) -> Result<Exporting> {
         LogFormat::Json => tracing_subscriber::fmt::layer().json().with_writer(std::io::stderr).with_filter(filter).boxed(),
     };
     let exporting = match &telemetry.endpoint {
-        Some(endpoint) => export(endpoint, &telemetry.attributes)?,
+        Some(endpoint) => export(endpoint, telemetry.ca_file.as_deref(), &telemetry.attributes)?,
         None => Exporting::default(),
     };
     let spans = exporting.tracer.as_ref().map(|t| {
@@ -165,30 +169,43 @@ pub fn start(telemetry: &Telemetry) -> Result<Exporting> {
     Ok(exporting)
 }
 
-fn export(endpoint: &str, attributes: &[(&'static str, String)]) -> Result<Exporting> {
-    check_endpoint(endpoint)?;
+fn export(endpoint: &str, ca_file: Option<&Path>, attributes: &[(&'static str, String)]) -> Result<Exporting> {
+    let tls = if is_tls(endpoint)? { Some(tls(ca_file)?) } else { None };
     let bad = |e: &dyn std::fmt::Display| Error::invalid(format!("the OTLP endpoint cannot be used: {e}")).at(endpoint);
     let resource = Resource::builder()
         .with_service_name(SERVICE)
         .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")))
         .with_attributes(attributes.iter().map(|(k, v)| KeyValue::new(*k, v.clone())))
         .build();
-    let spans = opentelemetry_otlp::SpanExporter::builder().with_tonic().with_endpoint(endpoint).build().map_err(|e| bad(&e))?;
-    let metrics = opentelemetry_otlp::MetricExporter::builder().with_tonic().with_endpoint(endpoint).build().map_err(|e| bad(&e))?;
+    let mut spans = opentelemetry_otlp::SpanExporter::builder().with_tonic().with_endpoint(endpoint);
+    let mut metrics = opentelemetry_otlp::MetricExporter::builder().with_tonic().with_endpoint(endpoint);
+    if let Some(tls) = tls {
+        spans = spans.with_tls_config(tls.clone());
+        metrics = metrics.with_tls_config(tls);
+    }
+    let (spans, metrics) = (spans.build().map_err(|e| bad(&e))?, metrics.build().map_err(|e| bad(&e))?);
     let tracer = SdkTracerProvider::builder().with_batch_exporter(spans).with_resource(resource.clone()).build();
     let reader = PeriodicReader::builder(metrics).with_interval(METRICS_EVERY).build();
     let meter = SdkMeterProvider::builder().with_reader(reader).with_resource(resource).build();
     Ok(Exporting { tracer: Some(tracer), meter: Some(meter) })
 }
 
-fn check_endpoint(endpoint: &str) -> Result<()> {
-    let form = "write http://HOST:PORT, usually port 4317";
+/// Whom an endpoint over TLS may be: the authorities of the system, and those of `ca_file`.
+fn tls(ca_file: Option<&Path>) -> Result<ClientTlsConfig> {
+    let tls = ClientTlsConfig::new().with_native_roots();
+    match ca_file {
+        None => Ok(tls),
+        Some(file) => Ok(tls.ca_certificate(Certificate::from_pem(std::fs::read(file).at(file.display())?))),
+    }
+}
+
+/// Whether the endpoint is to be spoken to over TLS.
+fn is_tls(endpoint: &str) -> Result<bool> {
+    let form = "write http://HOST:PORT or https://HOST:PORT, usually port 4317";
     let url = url::Url::parse(endpoint).map_err(|e| Error::invalid(format!("the OTLP endpoint is no URL: {e}")).hint(form))?;
     match url.scheme() {
-        "http" if url.has_host() => Ok(()),
-        "https" => Err(Error::invalid("OTLP over TLS is not built in")
-            .at(endpoint)
-            .hint("send to a collector on this machine, which forwards over TLS")),
+        "http" if url.has_host() => Ok(false),
+        "https" if url.has_host() => Ok(true),
         other => Err(Error::invalid(format!("an OTLP endpoint cannot be of scheme {other:?}")).at(endpoint).hint(form)),
     }
 }
@@ -198,10 +215,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_endpoint_is_plain_http() {
-        assert!(check_endpoint("http://127.0.0.1:4317").is_ok());
-        for (bad, word) in [("https://x:4317", "TLS"), ("localhost:4317", "scheme"), ("::", "URL"), ("unix:/run/x", "scheme")] {
-            assert!(check_endpoint(bad).unwrap_err().to_string().contains(word), "{bad}");
+    fn an_endpoint_says_whether_it_is_spoken_to_over_tls() {
+        assert!(!is_tls("http://127.0.0.1:4317").unwrap() && is_tls("https://collector:4317").unwrap());
+        for (bad, word) in [("localhost:4317", "scheme"), ("::", "URL"), ("unix:/run/x", "scheme")] {
+            assert!(is_tls(bad).unwrap_err().to_string().contains(word), "{bad}");
         }
     }
 }

@@ -173,3 +173,35 @@ fn traces_go_to_the_endpoint_that_is_named() {
     stream.read_exact(&mut preface).unwrap();
     assert_eq!(&preface, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "gRPC is HTTP/2");
 }
+
+#[test]
+fn traces_go_over_tls_to_a_collector_whose_authority_is_named() {
+    use rustls::pki_types::pem::PemObject;
+    use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+    let fixture = |name: &str| std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../engine/store/tests/fixtures").join(name);
+    let provider = std::sync::Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let chain = vec![CertificateDer::from_pem_file(fixture("server.pem")).unwrap()];
+    let key = PrivateKeyDer::from_pem_file(fixture("server.key.pem")).unwrap();
+    let mut config = config.with_no_client_auth().with_single_cert(chain, key).unwrap();
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let config = std::sync::Arc::new(config);
+    let collector = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("--otlp-endpoint https://localhost:{}", collector.local_addr().unwrap().port());
+    let (tell, told) = std::sync::mpsc::channel();
+    // An exporter that was too slow tries again.
+    std::thread::spawn(move || {
+        for stream in collector.incoming() {
+            let mut tls = rustls::ServerConnection::new(config.clone()).unwrap();
+            let mut preface = [0; 24];
+            if rustls::Stream::new(&mut tls, &mut stream.unwrap()).read_exact(&mut preface).is_ok() && tell.send(preface).is_err() {
+                return;
+            }
+        }
+    });
+    let rig = Rig::new();
+    rig.mount("a", "m", &format!("--workspace w {endpoint} --ca-file {}", fixture("authority.pem").display())).ok();
+    let preface = told.recv_timeout(std::time::Duration::from_secs(120)).unwrap();
+    assert_eq!(&preface, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "gRPC is HTTP/2");
+}

@@ -2,11 +2,15 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test fails by panicking, and says why on standard error")]
 
+mod cold;
 mod commands;
 mod crash;
 mod errors;
+mod faults;
 mod journey;
 mod lifecycle;
 mod powercut;
+mod reports;
 mod rig;
+mod sources;
 mod takeover;

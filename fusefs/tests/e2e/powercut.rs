@@ -6,6 +6,7 @@
 //! the test's thread. `HILOOP_POWERCUT_CUTS` sets the number of cuts (default 100), `HILOOP_POWERCUT_SEED` the seed.
 
 mod model;
+mod xattr;
 
 use std::fs::{self, File};
 use std::io;
@@ -20,7 +21,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use self::model::{Node, Op, Tree, differences, listing};
+use self::model::{Op, Tree, differences, listing};
 use crate::rig::{PROGRAM, is_running, pattern};
 
 /// Cuts after which a new node, store and workspace begin: first starts are cut too.
@@ -29,9 +30,11 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// Snapshots of each node whose content is compared, the last ones.
 const SNAPSHOTS_READ: usize = 6;
 /// Looks for the snapshots in the store.
-const SNAPSHOT_LOOKS: u32 = 200;
-/// Looks at a condition, and the pause between two.
-const LOOKS: u32 = 3000;
+const SNAPSHOT_LOOKS: u32 = 2000;
+/// Looks at a condition before it is given up, and the pause between two: minutes, since only a defect comes to the end of them.
+const LOOKS: u32 = 36_000;
+/// Looks at a command that the cut may have left hanging.
+const LOOKS_AFTER_CUT: u32 = 300;
 const PAUSE: std::time::Duration = std::time::Duration::from_millis(5);
 
 /// What the checker objects to.
@@ -59,6 +62,8 @@ impl std::fmt::Display for Violation {
 struct Tally {
     cuts: u64,
     cuts_in_recovery: u64,
+    /// Cuts while the store failed every call.
+    cuts_without_store: u64,
     /// Fsyncs and snapshots that were acknowledged.
     promises: u64,
     /// Operations that a cut took, rightly.
@@ -72,6 +77,7 @@ impl Tally {
     fn add(&mut self, other: &Self) {
         self.cuts += other.cuts;
         self.cuts_in_recovery += other.cuts_in_recovery;
+        self.cuts_without_store += other.cuts_without_store;
         self.promises += other.promises;
         self.forgotten += other.forgotten;
         self.tables += other.tables;
@@ -98,6 +104,8 @@ struct Life {
     /// Snapshots that were acknowledged, and what they must hold.
     snapshots: Vec<(String, Tree)>,
     snapshots_begun: u64,
+    /// Every call to the store fails.
+    store_away: bool,
 }
 
 impl Life {
@@ -123,13 +131,14 @@ impl Life {
             dice: Env::simulated(seed).0,
             daemon,
             boots: 0,
-            base: Tree::new(),
+            base: Tree::default(),
             log: Vec::new(),
             floor: 0,
             tally: Tally::default(),
             story: String::new(),
             snapshots: Vec::new(),
             snapshots_begun: 0,
+            store_away: false,
         }
     }
     fn below(&self, n: u64) -> u64 {
@@ -152,7 +161,7 @@ impl Life {
                 break;
             }
             looks_after_cut += u32::from(self.disk.is_cut());
-            if looks_after_cut > LOOKS / 10 {
+            if looks_after_cut > LOOKS_AFTER_CUT {
                 self.end_daemon();
                 break;
             }
@@ -201,7 +210,21 @@ impl Life {
         }
     }
 
+    /// Takes the store away (a file stands in its place, so that every call fails), or brings it back.
+    fn store_goes(&mut self, away: bool) {
+        let (store, aside) = (self.path("store"), self.path("store-away"));
+        if away && !self.store_away {
+            fs::rename(&store, &aside).unwrap();
+            fs::write(&store, "away").unwrap();
+        } else if self.store_away && !away {
+            fs::remove_file(&store).unwrap();
+            fs::rename(&aside, &store).unwrap();
+        }
+        self.store_away = away;
+    }
+
     fn power_cycle(&mut self) {
+        self.tally.cuts_without_store += u64::from(self.store_away);
         self.disk.cut(self.dice.random_u64());
         self.end_daemon();
         // What a failed mount left, too.
@@ -223,7 +246,11 @@ impl Life {
             }
             let mounted = self.mount();
             self.disk.disarm();
-            if self.disk.is_cut() {
+            if self.store_away && !self.disk.is_cut() {
+                // It says so, and nothing is lost by the attempt.
+                assert!(!mounted.status.success(), "mounted without a store");
+                self.store_goes(false);
+            } else if self.disk.is_cut() {
                 self.tally.cuts_in_recovery += 1;
                 self.power_cycle();
             } else if mounted.status.success() {
@@ -245,7 +272,7 @@ impl Life {
             op.apply(&mut next);
             states.push(next);
         }
-        let Some(k) = states.iter().rposition(|s| *s == found) else {
+        let Some(k) = states.iter().rposition(|s| s.is(&found)) else {
             let near = states.iter().map(|s| differences(s, &found)).enumerate().min_by_key(|(_, d)| d.len()).unwrap();
             return Err(Violation::Invented(format!(
                 "floor {}, {} operations; nearest is the state after {}: {:#?}\nthen {:?}",
@@ -269,12 +296,17 @@ impl Life {
     /// Works until the power fails.
     fn work(&mut self) {
         let mut tree = self.base.clone();
+        let away = (self.below(3) == 0).then(|| self.below(30));
         self.disk.arm(self.below(150), self.dice.random_u64());
-        for _ in 0..20 + self.below(40) {
+        for n in 0..20 + self.below(40) {
+            if let Some(from) = away {
+                self.store_goes((from..from + 20).contains(&n));
+            }
             match self.below(20) {
-                0 => self.snapshot(&tree),
+                // The name of a snapshot is looked up in the store.
+                0 if !self.store_away => self.snapshot(&tree),
                 1..=4 => {
-                    let mut paths: Vec<&str> = tree.keys().map(String::as_str).collect();
+                    let mut paths: Vec<&str> = tree.paths().map(String::as_str).collect();
                     paths.push("");
                     let path = *self.pick(&paths).unwrap();
                     let whole = self.below(2) == 0;
@@ -325,28 +357,46 @@ impl Life {
     }
     /// An operation that is valid on `tree`.
     fn draw(&self, tree: &Tree) -> Option<Op> {
-        let mut dirs: Vec<String> = tree.iter().filter(|(_, n)| **n == Node::Directory).map(|(p, _)| format!("{p}/")).collect();
+        let is_dir = |p: &&String| tree.node(p).is_some_and(|n| n.bytes.is_none());
+        let (folders, files): (Vec<&String>, Vec<&String>) = tree.paths().partition(is_dir);
+        let mut dirs: Vec<String> = folders.iter().map(|p| format!("{p}/")).collect();
         dirs.push(String::new());
-        let files: Vec<&String> = tree.iter().filter(|(_, n)| matches!(n, Node::File(_))).map(|(p, _)| p).collect();
         let name = |kind: &str| format!("{}{kind}{}", self.pick(&dirs).map_or("", |d| d), self.below(12));
         let data = |max: u64| pattern(1 + self.below(max) as usize, self.dice.random_u64() as u8);
-        Some(match self.below(12) {
-            0 if dirs.len() < 6 => Some(name("d")).filter(|p| !tree.contains_key(p)).map(Op::Mkdir)?,
+        let file = || self.pick(&files).map(|f| (*f).clone());
+        let any = || if self.below(4) == 0 { self.pick(&folders).map(|f| (*f).clone()) } else { file() };
+        Some(match self.below(20) {
+            0 if dirs.len() < 6 => Some(name("d")).filter(|p| !tree.contains(p)).map(Op::Mkdir)?,
+            // Often over a file that exists.
             1 | 2 if files.len() > 3 => {
-                let (from, to) = (self.pick(&files)?.to_string(), name("f"));
-                (from != to).then_some(Op::Rename(from, to))?
+                let (from, to) = (file()?, if self.below(2) == 0 { file()? } else { name("f") });
+                (from != to && !tree.same_inode(&from, &to)).then_some(Op::Rename(from, to))?
             }
-            3 if files.len() > 6 => Op::Unlink(self.pick(&files)?.to_string()),
-            4 => Op::Truncate(self.pick(&files)?.to_string(), self.below(30_000)),
-            5..=8 if !files.is_empty() => Op::Write(self.pick(&files)?.to_string(), self.below(20_000), data(3_000)),
-            9 if !files.is_empty() => Op::Write(self.pick(&files)?.to_string(), self.below(100_000), data(200_000)),
-            _ => Some(name("f")).filter(|p| !tree.contains_key(p)).map(Op::Create)?,
+            3 if files.len() > 6 => Op::Unlink(file()?),
+            4 => Op::Truncate(file()?, self.below(30_000)),
+            5..=8 if !files.is_empty() => Op::Write(file()?, self.below(20_000), data(3_000)),
+            9 if !files.is_empty() => Op::Write(file()?, self.below(100_000), data(200_000)),
+            10 | 11 => Some(name("f")).filter(|p| !tree.contains(p)).map(|to| Some(Op::Link(file()?, to)))??,
+            12 => Op::Mode(any()?, 0o600 | self.below(0o200) as u32),
+            // A directory's own time moves with each name in it.
+            13 => Op::Times(file()?, 1_000_000_000 + self.below(1_000_000_000), self.below(1_000_000_000) as u32),
+            14 | 15 => Op::SetXattr(any()?, format!("user.{}", self.below(3)), data(400)),
+            16 => {
+                let path = any()?;
+                let name = tree.node(&path)?.xattrs.keys().next()?.clone();
+                Op::RemoveXattr(path, name)
+            }
+            _ => Some(name("f")).filter(|p| !tree.contains(p)).map(Op::Create)?,
         })
     }
 
     /// One life: mount, check, work, lose power.
     fn live(&mut self) -> Result<(), Violation> {
         let cut_again = self.below(3) == 0;
+        // Half of the attempts to start again find the store still away.
+        if self.below(2) == 0 {
+            self.store_goes(false);
+        }
         self.recover(cut_again)?;
         self.check()?;
         self.work();
@@ -355,6 +405,7 @@ impl Life {
     }
     /// The last recovery; then the store holds each snapshot that was acknowledged, and is sound.
     fn finish(&mut self) -> Result<(), Violation> {
+        self.store_goes(false);
         self.recover(false)?;
         self.check()?;
         let tables = |e: io::Result<fs::DirEntry>| e.is_ok_and(|e| e.path().extension().is_some_and(|x| x == "sst"));
@@ -391,7 +442,7 @@ impl Life {
             let place = self.path(name);
             run(&["export", &format!("snapshot:{name}"), place.to_str().unwrap()])?;
             let found = listing(&place).map_err(|e| Violation::Refused(e.to_string()))?;
-            if found != *tree {
+            if !tree.is(&found) {
                 return Err(Violation::Invented(format!("snapshot {name}: {:#?}", differences(tree, &found))));
             }
         }
@@ -446,10 +497,11 @@ fn after_a_power_cut_the_workspace_is_a_prefix_that_holds_what_was_fsynced() {
         node += 1;
     }
     eprintln!("{tally:?}");
-    let Tally { cuts: done, cuts_in_recovery, promises, tables, losses, .. } = tally;
+    let Tally { cuts: done, cuts_in_recovery, cuts_without_store, promises, tables, losses, .. } = tally;
     if done >= CUTS_PER_NODE {
         // The faults happened, and to all that should survive them.
         assert!(cuts_in_recovery >= done / 20 && promises >= done / 2 && tables > 0, "{cuts_in_recovery} {promises} {tables}");
+        assert!(cuts_without_store > 0, "no cut met a store that was away");
         assert!(losses.names_lost > 0 && losses.names_kept > 0 && losses.writes_torn > 0, "{losses}");
         assert!(losses.sectors_lost > done && losses.sectors_kept > done, "{losses}");
     }

@@ -12,10 +12,10 @@ use std::time::Duration;
 use serde_json::Value;
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_sandbox-workspace");
-/// A command that takes longer hangs.
-const PATIENCE: &str = "120";
-/// Looks at a condition before a test gives up, and the pause between two.
-const LOOKS: u32 = 3000;
+/// A command that takes longer hangs, also on a machine with much else to do.
+const PATIENCE: &str = "300";
+/// Looks at a condition before a test gives up, and the pause between two: minutes, since only a defect comes to the end of them.
+const LOOKS: u32 = 18_000;
 const PAUSE: Duration = Duration::from_millis(10);
 
 pub struct Rig {
@@ -131,11 +131,14 @@ impl Rig {
         self.json(&format!("publish-base --build-id {id} {{tree}}")).json()
     }
 
-    /// Mounts with quick heartbeats and remembers the daemon.
+    /// Mounts with quick heartbeats and remembers the daemon. A writer elsewhere is watched shortly: a test in which it lives, and is
+    /// to be seen, says how long.
     pub fn mount(&self, cache: &str, place: &str, options: &str) -> Ran {
         self.place(place);
+        let node = cache.replace('/', "-");
+        let watch = if options.contains("--heartbeat-watch") { "" } else { "--heartbeat-watch 600ms" };
         let ran = self.json(&format!(
-            "mount --cache-dir {{{cache}}} --node-name node-{cache} --heartbeat-interval 100ms --heartbeat-watch 600ms {options} {{{place}}}"
+            "mount --cache-dir {{{cache}}} --node-name node-{node} --heartbeat-interval 100ms {watch} {options} {{{place}}}"
         ));
         self.remember_daemon(&ran.stdout);
         ran

@@ -10,7 +10,7 @@ fn a_live_writer_is_named_and_take_over_fences_it() {
     let first = rig.mount("a", "m", "--workspace w").json();
     fs::write(rig.path("m/shared"), "published").unwrap();
     rig.sh("flush {m}").ok();
-    rig.mount("b", "n", "--workspace w").fails(1, &["live writer", "node-a", "--take-over"]);
+    rig.mount("b", "n", "--workspace w --heartbeat-watch 60s").fails(1, &["live writer", "node-a", "--take-over"]);
     assert!(fs::read_dir(rig.path("n")).unwrap().next().is_none(), "nothing was mounted");
 
     let second = rig.mount("b", "n", "--workspace w --take-over").json();

@@ -1,6 +1,9 @@
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use super::*;
+
+/// Rounds of each thread, at least.
+const ROUNDS: u64 = 1500;
 
 /// Readers, fillers and an evictor at once: every hit is right, and in the end nothing is held or leaked.
 #[test]
@@ -9,12 +12,14 @@ fn an_eviction_storm_never_serves_wrong_bytes() {
     let cache = node.open();
     let running = AtomicU64::new(3);
     let hits = AtomicU64::new(0);
+    // Whoever is scheduled how: it blows until something was evicted and something was hit.
+    let blew = AtomicBool::new(false);
     let len = |n: u64| [100, 4000, 20_000, 70_000][n as usize % 4];
     std::thread::scope(|s| {
         for thread in 0..3u64 {
-            let (cache, running, hits) = (&cache, &running, &hits);
+            let (cache, running, hits, blew) = (&cache, &running, &hits, &blew);
             s.spawn(move || {
-                for round in 0..1500u64 {
+                for round in (0..u64::MAX).take_while(|round| *round < ROUNDS || !blew.load(Ordering::SeqCst)) {
                     let n = (round * 7 + thread * 13) % 60;
                     let (key, frame) = frame(n, len(n));
                     match cache.lookup(&key) {
@@ -24,7 +29,7 @@ fn an_eviction_storm_never_serves_wrong_bytes() {
                         }
                         None => drop(cache.insert(key, &frame)),
                     }
-                    if round % 50 == thread {
+                    if round < ROUNDS && round % 50 == thread {
                         cache.quarantine(&key);
                     }
                 }
@@ -40,6 +45,7 @@ fn an_eviction_storm_never_serves_wrong_bytes() {
             if round.is_multiple_of(16) {
                 cache.evict_all().unwrap();
             }
+            blew.store(cache.stats().evicted_pressure > 0 && hits.load(Ordering::Relaxed) > 0, Ordering::SeqCst);
         }
     });
     let stats = cache.stats();

@@ -25,7 +25,7 @@ fn put(journal: &Journal, body: &[u8]) -> Result<Seqno> {
 #[test]
 fn what_is_appended_comes_back_in_order() {
     let (disk, env, journal) = fresh(small());
-    let staged = journal.stage(b"large").unwrap();
+    let staged = journal.stage(b"large").unwrap().unwrap();
     assert_eq!(journal.append(Class::Data, 9, 3, &[b"ab", b"", b"c"], &[staged.reference()]).unwrap(), Seqno(1));
     assert_eq!(put(&journal, b"").unwrap(), Seqno(2));
     assert_eq!((journal.accepted(), journal.flushed(), journal.usage().unflushed), (Seqno(2), Seqno(0), 2));
@@ -43,7 +43,7 @@ fn what_is_appended_comes_back_in_order() {
 #[test]
 fn recovery_moves_unflushed_staging_and_bodies_keep_their_index() {
     let (disk, env, journal) = fresh(small());
-    let pins: Vec<_> = [&b"one"[..], b"two"].iter().map(|d| journal.stage(d).unwrap()).collect();
+    let pins: Vec<_> = [&b"one"[..], b"two"].iter().map(|d| journal.stage(d).unwrap().unwrap()).collect();
     let refs: Vec<_> = pins.iter().map(crate::Staged::reference).collect();
     journal.append(Class::Data, 1, 1, &[&[1, 0]], &refs).unwrap();
     drop(pins);
@@ -214,9 +214,10 @@ fn released_segments_are_recycled_and_not_replayed() {
 fn a_slab_stays_while_a_pin_a_record_or_a_layer_names_it() {
     let (_, _, journal) = fresh(small());
     let none = HashSet::new();
-    let first = journal.stage(&[1; 5000]).unwrap();
+    let first = journal.stage(&[1; 5000]).unwrap().unwrap();
     let r = first.reference();
-    let second = journal.stage(&[2; 5000]).unwrap();
+    journal.maintain();
+    let second = journal.stage(&[2; 5000]).unwrap().unwrap();
     assert!(journal.retain_slabs(&none).unwrap().is_empty(), "pinned, and being filled");
     let seqno = journal.append(Class::Data, 1, 0, &[], &[r]).unwrap();
     drop((first, second));
@@ -232,18 +233,69 @@ fn a_slab_stays_while_a_pin_a_record_or_a_layer_names_it() {
 #[test]
 fn unsynced_staging_is_bounded_and_partial_reads_work() {
     let (disk, _, journal) = fresh(small());
+    let mut refused = 0;
     for i in 0..20u8 {
-        let staged = journal.stage(&[i; 1500]).unwrap();
-        assert!(journal.usage().staging_dirty <= small().staging_dirty + 1500);
+        let staged = match journal.stage(&[i; 1500]).unwrap() {
+            Some(staged) => staged,
+            None => {
+                refused += 1;
+                journal.maintain();
+                journal.stage(&[i; 1500]).unwrap().expect("room after a write-back")
+            }
+        };
+        assert!(journal.usage().staging_dirty <= small().staging_dirty + 512);
         let mut out = [0; 10];
         journal.read_staged(&staged.reference(), 1490, &mut out).unwrap();
         assert_eq!(out, [i; 10]);
         assert!(journal.read_staged_nowait(&staged.reference(), 0, &mut out).unwrap());
         assert_eq!(journal.read_staged(&staged.reference(), 1491, &mut out).unwrap_err().kind(), ErrorKind::Invalid);
     }
-    let staged = journal.stage(b"x").unwrap();
+    assert!((1..20).contains(&refused), "{refused} refusals");
+    journal.maintain();
+    let staged = journal.stage(b"x").unwrap().unwrap();
     disk.set_waiting_reads(true);
     assert!(!journal.read_staged_nowait(&staged.reference(), 0, &mut [0]).unwrap());
+}
+
+/// Fills staging to its bound.
+fn crowd(journal: &Journal) {
+    while journal.stage(&[1; 1000]).unwrap().is_some() {}
+}
+
+#[test]
+fn a_stager_never_flushes_and_is_called_when_there_is_room() {
+    let (disk, _, journal) = fresh(small());
+    journal.maintain();
+    let flushes = disk.flushes();
+    crowd(&journal);
+    assert_eq!(disk.flushes(), flushes, "the thread of a request waits for no disk");
+    let answers = Arc::new(Mutex::new(Vec::new()));
+    let ask = || {
+        let sink = answers.clone();
+        journal.when_room(1000, Box::new(move |r| sink.lock().push(r.map_err(|e| e.kind()))));
+    };
+    ask();
+    assert!(answers.lock().is_empty());
+    journal.maintain();
+    assert_eq!(*answers.lock(), [Ok(())]);
+    ask();
+    assert_eq!(answers.lock().len(), 2, "there is room by now");
+    let large = vec![2; 7000];
+    assert!(journal.stage(&large).unwrap().is_some(), "a range above the bound has its turn");
+    assert!(journal.stage(&large).unwrap().is_none());
+    disk.fail_flush_after(0);
+    ask();
+    journal.maintain();
+    assert_eq!(answers.lock()[2], Err(ErrorKind::Internal), "a failed flush makes no room");
+    ask();
+    assert_eq!(answers.lock()[3], Err(ErrorKind::Internal));
+    drop(journal);
+    let (_, _, journal) = fresh(small());
+    crowd(&journal);
+    let sink = answers.clone();
+    journal.when_room(1000, Box::new(move |r| sink.lock().push(r.map_err(|e| e.kind()))));
+    drop(journal);
+    assert_eq!(answers.lock()[4], Err(ErrorKind::Closed), "a journal that goes away answers");
 }
 
 #[test]

@@ -48,7 +48,7 @@ fn version_1_is_written_and_read_as_it_was() {
     let disk = SimDisk::new(1, &root());
     let env = Env::simulated(9).0;
     let (journal, ..) = open_with(&disk, &env, small(), 7).unwrap();
-    let staged = journal.stage(b"staged bytes").unwrap();
+    let staged = journal.stage(b"staged bytes").unwrap().unwrap();
     journal.append(Class::Data, 0x1122, 5, &[b"first"], &[staged.reference()]).unwrap();
     journal.append(Class::Reserve, 0x3344, 6, &[b"sec", b"ond"], &[]).unwrap();
     journal.commit(Seqno(8)).unwrap();

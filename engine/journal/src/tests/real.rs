@@ -7,10 +7,21 @@ use hiloop_env::Env;
 use hiloop_types::Seqno;
 
 use super::open_at;
-use crate::{Class, JournalOptions, RealDisk};
+use crate::{Class, Journal, JournalOptions, RealDisk, Staged};
 
 fn options() -> JournalOptions {
     JournalOptions { segment_size: 1 << 16, slab_size: 1 << 18, staging_dirty: 1 << 17, ..JournalOptions::default() }
+}
+
+fn stage_waiting(journal: &Journal, data: &[u8]) -> Staged {
+    loop {
+        if let Some(staged) = journal.stage(data).unwrap() {
+            return staged;
+        }
+        let (send, room) = mpsc::channel();
+        journal.when_room(data.len() as u64, Box::new(move |r| send.send(r).unwrap()));
+        room.recv().unwrap().unwrap();
+    }
 }
 
 #[test]
@@ -24,7 +35,7 @@ fn many_threads_append_stage_and_commit_and_all_of_it_comes_back() {
             let journal = journal.clone();
             scope.spawn(move || {
                 for i in 0..200u64 {
-                    let staged = (i % 5 == 0).then(|| journal.stage(&[i as u8; 5000]).unwrap());
+                    let staged = (i % 5 == 0).then(|| stage_waiting(&journal, &[i as u8; 5000]));
                     let refs: Vec<_> = staged.iter().map(crate::Staged::reference).collect();
                     let seqno = journal.append(Class::Data, thread, 1, &[&i.to_le_bytes(), &[0; 300]], &refs).unwrap();
                     if i % 50 == 0 {

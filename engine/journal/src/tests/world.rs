@@ -237,9 +237,18 @@ impl World {
         let mut data = Vec::new();
         for _ in 0..if with_data { 1 + self.roll(2) } else { 0 } {
             let bytes = self.bytes(1 + self.roll(3000));
-            match self.journal().stage(&bytes) {
-                Ok(_) if read_only => return Err("a read-only journal staged".into()),
-                Ok(pin) => pins.push(pin),
+            let staged = match self.journal().stage(&bytes) {
+                // No room: what the upkeep thread would do, then once more.
+                Ok(None) => {
+                    self.journal().maintain();
+                    self.journal().stage(&bytes)
+                }
+                other => other,
+            };
+            match staged {
+                Ok(Some(_)) if read_only => return Err("a read-only journal staged".into()),
+                Ok(Some(pin)) => pins.push(pin),
+                Ok(None) => return Err("a write-back made no room".into()),
                 Err(e) => return self.refused(&e),
             }
             data.push(bytes);

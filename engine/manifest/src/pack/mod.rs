@@ -40,7 +40,7 @@ const ENTRY_LEN: usize = 49;
 const TRAILER_LEN: usize = 24;
 
 /// What the frames of a pack are.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum PackKind {
     /// Chunks of files.

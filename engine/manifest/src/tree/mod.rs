@@ -26,7 +26,7 @@
 //!
 //! All reads are synchronous over a [`NodeSource`]. A node that is not in memory is answered as [`Access::Miss`]; the caller fetches it
 //! and calls again. Iterators ([`Scan`], [`Diff`], [`Walk`]) and [`Apply`] keep their position over a miss. [`missing`] and
-//! [`missing_for`] list what a range or a batch would ask for, so that it can be fetched at once.
+//! [`missing_for`] list what a range or a batch would ask for, so that it can be fetched at once; [`leaves`] says where a range lies.
 
 mod apply;
 mod build;
@@ -47,7 +47,7 @@ pub use build::Builder;
 pub use diff::{Change, Diff};
 use hiloop_types::{Error, NodeId, Result, ResultExt};
 pub use node::{Child, Node};
-pub use read::{KeyRange, Scan, floor, get, missing, missing_for};
+pub use read::{KeyRange, Scan, floor, get, leaves, missing, missing_for};
 pub use walk::Walk;
 
 use crate::FrameLoc;

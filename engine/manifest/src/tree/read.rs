@@ -177,6 +177,38 @@ fn missing_in<S: NodeSource + ?Sized>(source: &S, node: &Node, range: &KeyRange,
     Ok(())
 }
 
+/// Where the leaves are that a scan of `range` would read, in key order, at most `limit`; reads inner nodes only.
+pub fn leaves<S: NodeSource + ?Sized>(source: &S, root: &RootRef, range: &KeyRange, limit: usize) -> Result<Vec<NodeRef>, Access> {
+    let mut out = Vec::new();
+    if root.level == 0 {
+        out.push(root.node);
+    } else if !range.is_empty() {
+        leaves_in(source, &*load_root(source, root)?, range, limit, &mut out)?;
+    }
+    Ok(out)
+}
+
+fn leaves_in<S: NodeSource + ?Sized>(
+    source: &S,
+    node: &Node,
+    range: &KeyRange,
+    limit: usize,
+    out: &mut Vec<NodeRef>,
+) -> Result<(), Access> {
+    let first = node.child_for(&range.from);
+    for i in first..node.len() {
+        if out.len() >= limit || (i > first && range.ends_before(node.key(i))) {
+            break;
+        }
+        if node.level() == 1 {
+            out.push(node.child(i)?.node);
+        } else {
+            leaves_in(source, &*load_child(source, node, i)?, range, limit, out)?;
+        }
+    }
+    Ok(())
+}
+
 /// The nodes that [`get`]s or an [`Apply`](super::Apply) of these ascending keys would miss first, in key order, at most `limit`.
 pub fn missing_for<'k, S: NodeSource + ?Sized>(
     source: &S,

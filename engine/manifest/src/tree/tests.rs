@@ -297,6 +297,29 @@ fn missing_for_lists_the_leaves_of_a_batch() {
 }
 
 #[test]
+fn leaves_are_told_without_reading_them() {
+    let mut store = Memory::default();
+    let root = build(&mut store, TINY, &numbered(1000));
+    assert!(root.level >= 2);
+    for (from, to) in [(0, 1000), (3, 4), (400, 600), (990, 2000), (5, 5)] {
+        let range = KeyRange::between(&number(from), &number(to));
+        store.forget();
+        let told = loop {
+            match leaves(&store, &root, &range, 1000) {
+                Ok(told) => break told,
+                Err(Access::Miss(node)) => store.fetch(&node),
+                Err(Access::Error(e)) => panic!("{e}"),
+            }
+        };
+        let limited = leaves(&store, &root, &range, 2).unwrap();
+        assert_eq!(limited, told[..told.len().min(2)]);
+        // The leaves are what a scan reads besides.
+        let missed: Vec<_> = missing(&store, &root, &range, 1000).unwrap();
+        assert_eq!(missed, told, "{from}..{to}");
+    }
+}
+
+#[test]
 fn a_range_below_the_first_key_misses_what_its_scan_reads() {
     let mut store = Memory::default();
     let root = build(&mut store, TINY, &(50..300).map(|i| (number(i), noise(i, 20))).collect());

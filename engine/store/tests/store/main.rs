@@ -1,5 +1,5 @@
 //! The store rim from outside: every backend against one suite, faults and deadlines, answers of servers, TLS.
-
+#![allow(clippy::disallowed_methods, reason = "tests drive tasks of their own")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 mod answers;

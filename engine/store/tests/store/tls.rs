@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::path::PathBuf;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use hiloop_env::Env;
@@ -13,14 +14,36 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::s3_variables;
 
-fn fixture(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
+/// A private authority and a server that it vouches for, made anew: no key lies in the repository.
+struct Authority(tempfile::TempDir);
+
+impl Authority {
+    fn new() -> Self {
+        let this = Self(tempfile::tempdir().unwrap());
+        let new_key = ["req", "-new", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"];
+        let names = ["-addext", "subjectAltName=DNS:localhost", "-addext", "basicConstraints=critical,CA:FALSE"];
+        this.openssl(
+            &[&new_key[..], &["-x509", "-days", "2", "-subj", "/CN=test authority", "-keyout", "ca.key", "-out", "ca.pem"]].concat(),
+        );
+        this.openssl(&[&new_key[..], &names, &["-subj", "/CN=localhost", "-keyout", "server.key", "-out", "server.csr"]].concat());
+        let sign = ["x509", "-req", "-in", "server.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2"];
+        this.openssl(&[&sign[..], &["-copy_extensions", "copyall", "-out", "server.pem"]].concat());
+        this
+    }
+    fn openssl(&self, arguments: &[&str]) {
+        let made = Command::new("openssl").args(arguments).current_dir(self.0.path()).stdin(Stdio::null()).output();
+        let made = made.expect("openssl is there: run ./dev setup");
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    }
+    fn file(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
 }
 
 /// An HTTPS server of the private authority that has no objects; ends with the test.
-fn serve() -> u16 {
-    let chain = vec![CertificateDer::from_pem_file(fixture("server.pem")).unwrap()];
-    let key = PrivateKeyDer::from_pem_file(fixture("server.key.pem")).unwrap();
+fn serve(authority: &Authority) -> u16 {
+    let chain = vec![CertificateDer::from_pem_file(authority.file("server.pem")).unwrap()];
+    let key = PrivateKeyDer::from_pem_file(authority.file("server.key")).unwrap();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let config = rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
     let config = Arc::new(config.with_no_client_auth().with_single_cert(chain, key).unwrap());
@@ -50,20 +73,27 @@ async fn open(port: u16, ca_file: Option<PathBuf>) -> hiloop_types::Result<Store
 
 #[tokio::test]
 async fn an_unknown_authority_is_refused_and_the_remedy_named() {
-    let error = open(serve(), None).await.unwrap().get("k").await.unwrap_err();
+    let error = open(serve(&Authority::new()), None).await.unwrap().get("k").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(error.to_string().contains("certificate is not trusted") && error.to_string().contains("--ca-file"), "{error}");
 }
 
 #[tokio::test]
 async fn a_named_authority_is_trusted() {
-    assert!(open(serve(), Some(fixture("authority.pem"))).await.unwrap().get("k").await.unwrap().is_none());
+    let authority = Authority::new();
+    let store = open(serve(&authority), Some(authority.file("ca.pem"))).await.unwrap();
+    assert!(store.get("k").await.unwrap().is_none());
+    // Another authority of the same name is not this one.
+    let other = Authority::new();
+    let error = open(serve(&authority), Some(other.file("ca.pem"))).await.unwrap().get("k").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
 }
 
 #[tokio::test]
 async fn a_ca_file_that_holds_none_is_refused_by_name() {
-    for (file, kind) in [("missing.pem", ErrorKind::NotFound), ("server.key.pem", ErrorKind::Invalid)] {
-        let error = open(1, Some(fixture(file))).await.err().unwrap();
+    let authority = Authority::new();
+    for (file, kind) in [("missing.pem", ErrorKind::NotFound), ("server.key", ErrorKind::Invalid)] {
+        let error = open(1, Some(authority.file(file))).await.err().unwrap();
         assert_eq!(error.kind(), kind, "{error}");
         assert!(error.to_string().contains(file), "{error}");
     }

@@ -1,0 +1,7 @@
+//! The CSI driver of a sandbox node.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    hiloop_csi::main()
+}

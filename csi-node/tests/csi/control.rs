@@ -1,0 +1,147 @@
+//! The control socket itself: what a client sees of the ladder, and what hostile ones cannot do.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::process::Command;
+use std::time::Duration;
+
+use hiloop_control::v1::*;
+use hiloop_types::ErrorKind;
+use nix::sys::signal::Signal;
+
+use crate::rig::{PATIENCE, Rig, sandbox_workspace, until};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_snapshot_is_local_at_once_and_replicated_later() {
+    let rig = Rig::new();
+    let node = rig.node("one").await;
+    let id = node.create("box").await.unwrap().volume_id;
+    node.publish(&id, "pod").await.unwrap();
+    let control = node.control();
+    fs::write(node.target("pod").join("f"), "x").unwrap();
+    let cut = SnapshotRequest { request_key: "one".into(), workspace: id.clone(), name: "s1".into(), wait: false };
+    let local = control.snapshot(cut.clone(), PATIENCE).await.unwrap();
+    assert!(!local.replicated && local.root.is_empty() && local.sequence > 0, "{local:?}");
+    assert_eq!(control.snapshot(cut, PATIENCE).await.unwrap(), local, "the same key is the same snapshot");
+    let other = SnapshotRequest { request_key: "one".into(), workspace: id.clone(), name: "s2".into(), wait: false };
+    assert_eq!(control.snapshot(other, PATIENCE).await.unwrap_err().kind(), ErrorKind::Invalid, "the same key for something else");
+    let ask = SnapshotStatusRequest { name: "s1".into() };
+    until("the snapshot is replicated", async || {
+        let state = control.snapshot_status(ask.clone(), PATIENCE).await.unwrap();
+        state.replicated && !state.root.is_empty() && state.sequence == local.sequence
+    })
+    .await;
+    let unknown = SnapshotStatusRequest { name: "never".into() };
+    assert_eq!(control.snapshot_status(unknown, PATIENCE).await.unwrap_err().kind(), ErrorKind::NotFound);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn drain_refuses_new_mounts_and_publishes_all() {
+    let rig = Rig::new();
+    let node = rig.node("one").await;
+    let id = node.create("box").await.unwrap().volume_id;
+    node.publish(&id, "pod").await.unwrap();
+    fs::write(node.target("pod").join("f"), vec![1; 100_000]).unwrap();
+    let control = node.control();
+    let (tell, told) = tokio::sync::oneshot::channel();
+    let watching = tokio::spawn({
+        let control = control.clone();
+        async move {
+            let mut tell = Some(tell);
+            let each = |e: Event| {
+                if e.kind() == event::Kind::Detached {
+                    let _ = tell.take().map(|t| t.send(e));
+                }
+                tell.is_some()
+            };
+            control.watch(each).await
+        }
+    });
+    let left = control.drain(DrainRequest { deadline_ms: 60_000 }, PATIENCE).await.unwrap().left;
+    assert!(left.is_empty(), "{left:?}");
+    let status = control.status(StatusRequest { target: String::new(), workspace: id.clone() }, PATIENCE).await.unwrap();
+    assert_eq!(status.usage.unwrap().backlog_bytes, 0);
+    let other = node.create("other").await.unwrap().volume_id;
+    crate::rig::refused(node.publish(&other, "pod-2").await, tonic::Code::Unavailable, "drained");
+    node.unpublish(&id, "pod").await.unwrap();
+    let event = told.await.unwrap();
+    assert_eq!((event.workspace.as_str(), event.target.as_str()), (id.as_str(), node.target("pod").to_str().unwrap()));
+    watching.await.unwrap().unwrap();
+    let evicted = control.evict(EvictRequest {}, PATIENCE).await.unwrap();
+    assert!(evicted.bytes_after <= evicted.bytes_before);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hostile_clients_harm_nobody() {
+    let rig = Rig::new();
+    let node = rig.node("one").await;
+    let silent: Vec<UnixStream> = (0..100).filter_map(|_| UnixStream::connect(node.control_socket()).ok()).collect();
+    let garbage: Vec<u8> = (0..70_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    for _ in 0..50 {
+        if let Ok(mut s) = UnixStream::connect(node.control_socket()) {
+            s.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
+            let _ = s.write_all(&garbage);
+        }
+    }
+    // Those that say nothing are put out after a while; then everybody else's turn comes.
+    let honest = node.control();
+    until("an honest client is answered", async || honest.info(InfoRequest {}, Duration::from_secs(30)).await.is_ok()).await;
+    let huge = ForkRequest { request_key: String::new(), source: "x".repeat(hiloop_control::REQUEST_MAX + 1), children: Vec::new() };
+    assert!(honest.fork(huge, PATIENCE).await.is_err());
+    assert!(honest.info(InfoRequest {}, PATIENCE).await.is_ok());
+    drop(silent);
+}
+
+/// The directory keeps others out; for whoever got in all the same, the peer's credentials do.
+#[tokio::test(flavor = "multi_thread")]
+async fn only_root_may_speak() {
+    let rig = Rig::new();
+    let node = rig.node("one").await;
+    use std::os::unix::fs::PermissionsExt;
+    for p in [rig.path(""), node.dir.clone(), node.dir.join("run")] {
+        fs::set_permissions(p, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    fs::set_permissions(node.control_socket(), fs::Permissions::from_mode(0o777)).unwrap();
+    let program = rig.path("sandbox-workspace");
+    fs::copy(sandbox_workspace(), &program).unwrap();
+    let ask = |uid: &str| {
+        let mut c = Command::new("setpriv");
+        c.args(["--reuid", uid, "--regid", uid, "--clear-groups"]).arg(&program).args(["ctl", "--timeout", "20s", "--socket"]);
+        c.arg(node.control_socket()).arg("info").output().unwrap()
+    };
+    let nobody = ask("65534");
+    assert_eq!(nobody.status.code(), Some(1), "{}", String::from_utf8_lossy(&nobody.stderr));
+    let root = ask("0");
+    assert!(root.status.success() && String::from_utf8_lossy(&root.stdout).contains("node: one"), "{root:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wrong_places_and_second_daemons_are_named() {
+    let rig = Rig::new();
+    let mut node = rig.node("one").await;
+    let config = fs::read_to_string(node.dir.join("daemon.toml")).unwrap();
+    let start = |config: &str| {
+        let file = rig.path("bad.toml");
+        fs::write(&file, config).unwrap();
+        let out = Command::new(sandbox_workspace()).args(["daemon", "--foreground", "--config"]).arg(&file).output().unwrap();
+        (out.status.code(), String::from_utf8_lossy(&out.stderr).into_owned())
+    };
+    let dir = node.dir.display().to_string();
+    for (from, to, word) in [
+        ("/cache\"", "/kubelet/cache\"", "cache directory is inside"),
+        ("/run/control.sock", "/kubelet/control.sock", "control socket is inside"),
+        ("/run/control.sock", &format!("/{}", "x".repeat(120)), "107"),
+        ("store = ", "stoer = ", "stoer"),
+        ("/cache\"", "/cache-2\"", "another process listens"),
+        ("/run/control.sock", "/run2/control.sock", "in use by process"),
+    ] {
+        let (code, said) =
+            start(&config.replacen(&format!("{dir}{from}"), &format!("{dir}{to}"), 1).replacen(from, to, usize::from(from == "store = ")));
+        assert!(code != Some(0) && said.contains(word), "{word}: {code:?} {said}");
+    }
+    assert!(!node.dir.join("kubelet/cache").exists(), "nothing was made");
+    assert!(node.control().info(InfoRequest {}, PATIENCE).await.is_ok(), "the first one goes on");
+    node.end_daemon(Signal::SIGTERM);
+    assert!(!node.control_socket().exists());
+}

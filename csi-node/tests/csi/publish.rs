@@ -1,0 +1,144 @@
+//! Publishing twice, restarts between every pair of calls, leftovers.
+
+use std::fs;
+
+use hiloop_control::mountinfo;
+use hiloop_csi::v1::volume_usage::Unit;
+use nix::sys::signal::Signal;
+use tonic::Code;
+
+use crate::rig::{Node, Rig, publish_request, refused, until};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_publish_is_the_first_and_elsewhere_is_refused() {
+    let rig = Rig::new();
+    let node = rig.node("one").await;
+    let id = node.create("box").await.unwrap().volume_id;
+    node.publish(&id, "pod").await.unwrap();
+    let mounted = mountinfo::find(&node.target("pod")).unwrap().unwrap();
+    assert_eq!(mounted.workspace(), Some(id.as_str()));
+    node.publish(&id, "pod").await.unwrap();
+    assert_eq!(mountinfo::find(&node.target("pod")).unwrap().unwrap(), mounted, "it is the same mount");
+    refused(node.publish(&id, "other-pod").await, Code::FailedPrecondition, "already");
+    let second = node.create("second").await.unwrap().volume_id;
+    refused(node.publish(&second, "pod").await, Code::FailedPrecondition, "published there");
+    node.unpublish(&second, "other-pod").await.expect("what was not published");
+    assert!(mountinfo::find(&node.target("pod")).unwrap().is_some());
+    let options = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let line = options.lines().find(|l| l.contains(&node.target("pod").display().to_string())).unwrap();
+    assert!(line.contains("nosuid") && line.contains("nodev") && line.contains("default_permissions"), "{line}");
+
+    let usage = node.stats(&id, "pod").await.unwrap();
+    let bytes = usage.iter().find(|u| u.unit() == Unit::Bytes).unwrap();
+    assert!(bytes.total == 64 << 20 && bytes.used >= 300_000 && bytes.available == bytes.total - bytes.used, "{bytes:?}");
+    refused(node.stats(&id, "other-pod").await, Code::NotFound, "not published");
+    refused(node.stats(&second, "pod").await, Code::NotFound, "not published");
+    node.unpublish(&id, "pod").await.unwrap();
+    node.unpublish(&id, "pod").await.expect("what is not published any more");
+    node.nothing_left("pod");
+}
+
+/// The driver keeps nothing: it may be another process at every call.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_driver_restarts_between_every_pair_of_calls() {
+    let rig = Rig::new();
+    let mut node = rig.node("one").await;
+    let id = node.create("box").await.unwrap().volume_id;
+    node.restart_driver().await;
+    assert_eq!(node.create("box").await.unwrap().volume_id, id);
+    node.restart_driver().await;
+    node.publish(&id, "pod").await.unwrap();
+    fs::write(node.target("pod").join("f"), "x").unwrap();
+    node.restart_driver().await;
+    node.publish(&id, "pod").await.unwrap();
+    node.restart_driver().await;
+    assert_eq!(node.stats(&id, "pod").await.unwrap().len(), 2);
+    node.restart_driver().await;
+    assert_eq!(fs::read_to_string(node.target("pod").join("f")).unwrap(), "x", "mounts do not depend on the driver");
+    node.unpublish(&id, "pod").await.unwrap();
+    node.restart_driver().await;
+    node.nothing_left("pod");
+    node.delete(&id).await.unwrap();
+    node.restart_driver().await;
+    node.delete(&id).await.unwrap();
+}
+
+async fn restart(node: &mut Node, signal: Signal) {
+    node.end_daemon(signal);
+    node.start_daemon().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_daemon_is_killed_between_every_pair_of_calls() {
+    let rig = Rig::new();
+    let mut node = rig.node("one").await;
+    let id = node.create("box").await.unwrap().volume_id;
+    restart(&mut node, Signal::SIGKILL).await;
+    node.publish(&id, "pod").await.unwrap();
+    fs::write(node.target("pod").join("accepted"), "x").unwrap();
+    restart(&mut node, Signal::SIGKILL).await;
+    refused(node.stats(&id, "pod").await, Code::NotFound, "not published");
+    // Its dead mount is taken away and the workspace mounted anew, with every accepted byte.
+    node.publish(&id, "pod").await.unwrap();
+    assert_eq!(fs::read_to_string(node.target("pod").join("accepted")).unwrap(), "x");
+    let stacked = mountinfo::mounts().unwrap().into_iter().filter(|m| m.mountpoint == node.target("pod")).count();
+    assert_eq!(stacked, 1);
+    restart(&mut node, Signal::SIGKILL).await;
+    node.unpublish(&id, "pod").await.unwrap();
+    node.nothing_left("pod");
+    restart(&mut node, Signal::SIGTERM).await;
+    node.publish(&id, "pod").await.unwrap();
+    assert_eq!(fs::read_to_string(node.target("pod").join("accepted")).unwrap(), "x");
+    node.unpublish(&id, "pod").await.unwrap();
+    restart(&mut node, Signal::SIGKILL).await;
+    node.delete(&id).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unpublish_needs_no_daemon_and_the_next_one_publishes_what_was_left() {
+    let rig = Rig::new();
+    // Watches until the first node gives it back, or the publish's time is up.
+    let (mut one, two) = (rig.node("one").await, rig.node_watching("two", "80s").await);
+    let id = one.create("box").await.unwrap().volume_id;
+    one.publish(&id, "pod").await.unwrap();
+    rig.store_away();
+    fs::write(one.target("pod").join("tail"), "not lost").unwrap();
+    one.end_daemon(Signal::SIGKILL);
+    one.unpublish(&id, "pod").await.unwrap();
+    one.nothing_left("pod");
+    rig.store_back();
+    one.start_daemon().await;
+    // Nobody asks for it: what an earlier daemon left is published, and the head given back.
+    until("the second node gets it with all that was accepted", async || two.publish(&id, "pod").await.is_ok()).await;
+    assert_eq!(fs::read_to_string(two.target("pod").join("tail")).unwrap(), "not lost");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_in_the_way_is_named_and_left() {
+    let rig = Rig::new();
+    let node = rig.node("one").await;
+    let id = node.create("box").await.unwrap().volume_id;
+    let pods = node.dir.join("kubelet/pods");
+    for pod in ["file", "link", "full", "foreign"] {
+        fs::create_dir_all(pods.join(pod)).unwrap();
+    }
+    fs::write(node.target("file"), "x").unwrap();
+    std::os::unix::fs::symlink("/tmp", node.target("link")).unwrap();
+    fs::create_dir(node.target("full")).unwrap();
+    fs::write(node.target("full").join("local"), "x").unwrap();
+    fs::create_dir(node.target("foreign")).unwrap();
+    let nothing: Option<&str> = None;
+    nix::mount::mount(Some("none"), &node.target("foreign"), Some("tmpfs"), nix::mount::MsFlags::empty(), nothing).unwrap();
+    refused(node.publish(&id, "file").await, Code::InvalidArgument, "no directory");
+    refused(node.publish(&id, "link").await, Code::InvalidArgument, "symbolic link");
+    refused(node.publish(&id, "full").await, Code::FailedPrecondition, "not empty");
+    refused(node.publish(&id, "foreign").await, Code::FailedPrecondition, "something else is mounted");
+    refused(node.unpublish(&id, "full").await, Code::FailedPrecondition, "holds files");
+    refused(node.unpublish(&id, "foreign").await, Code::FailedPrecondition, "something else is mounted");
+    nix::mount::umount(&node.target("foreign")).unwrap();
+    node.unpublish(&id, "foreign").await.unwrap();
+    let outside = publish_request(&id, &rig.path("elsewhere"));
+    refused(node.node_client().node_publish_volume(outside).await, Code::InvalidArgument, "kubelet's directory");
+    assert!(fs::read_to_string(node.target("full").join("local")).is_ok());
+    assert!(mountinfo::mounts().unwrap().iter().all(|m| !m.mountpoint.starts_with(&node.dir)), "nothing was mounted");
+}

@@ -1,0 +1,6 @@
+//! The real engine in simulated worlds.
+
+#![allow(clippy::print_stdout, reason = "a person reads what the worlds did")]
+
+mod planted;
+mod seeds;

@@ -1,0 +1,150 @@
+//! Connections of a socket: root only, a bounded number, and none that says nothing.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Sleep;
+use tokio_stream::Stream;
+use tonic::transport::server::Connected;
+
+/// Connections at once; more wait in the kernel's queue.
+const CONNECTIONS: usize = 64;
+/// Time for a client to say hello.
+const HELLO: Duration = Duration::from_secs(10);
+/// The preface of HTTP/2 and the head of its first frame: who got that far can be pinged.
+const HELLO_BYTES: usize = 24 + 9;
+/// Pause after a failed accept (out of descriptors): others must close first.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+type Room = Pin<Box<dyn Future<Output = OwnedSemaphorePermit> + Send>>;
+
+/// A stream of connections that never ends.
+pub struct Incoming {
+    listener: UnixListener,
+    semaphore: Arc<Semaphore>,
+    /// Room for the next connection, or the wait for it.
+    room: Option<Room>,
+    permit: Option<OwnedSemaphorePermit>,
+    pause: Option<Pin<Box<Sleep>>>,
+}
+
+impl Incoming {
+    /// Accepts from `listener`.
+    pub fn new(listener: UnixListener) -> Self {
+        Self { listener, semaphore: Arc::new(Semaphore::new(CONNECTIONS)), room: None, permit: None, pause: None }
+    }
+
+    fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.permit.is_some() {
+            return Poll::Ready(());
+        }
+        let semaphore = &self.semaphore;
+        let room = self.room.get_or_insert_with(|| {
+            let semaphore = semaphore.clone();
+            Box::pin(async move {
+                match semaphore.acquire_owned().await {
+                    Ok(permit) => permit,
+                    // Never closed.
+                    Err(_) => std::future::pending().await,
+                }
+            })
+        });
+        self.permit = Some(ready!(room.as_mut().poll(cx)));
+        self.room = None;
+        Poll::Ready(())
+    }
+}
+
+impl Stream for Incoming {
+    type Item = io::Result<Connection>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        loop {
+            if let Some(pause) = &mut self.pause {
+                ready!(pause.as_mut().poll(cx));
+                self.pause = None;
+            }
+            ready!(self.poll_room(cx));
+            match ready!(self.listener.poll_accept(cx)) {
+                Ok((stream, _)) if is_root(&stream) => {
+                    let hello = Some(Box::pin(tokio::time::sleep(HELLO)));
+                    return Poll::Ready(Some(Ok(Connection { stream, _permit: self.permit.take(), hello, said: 0 })));
+                }
+                Ok(_) => {}
+                Err(e) => {
+                    tracing::warn!(error = %e, "a connection could not be accepted");
+                    self.pause = Some(Box::pin(tokio::time::sleep(ACCEPT_PAUSE)));
+                }
+            }
+        }
+    }
+}
+
+fn is_root(stream: &UnixStream) -> bool {
+    match stream.peer_cred() {
+        Ok(peer) if peer.uid() == 0 => true,
+        Ok(peer) => {
+            tracing::warn!(uid = peer.uid(), "a connection was refused: only root may speak on this socket");
+            false
+        }
+        Err(e) => {
+            tracing::warn!(error = %e, "a connection was refused: its peer is not known");
+            false
+        }
+    }
+}
+
+/// A connection, and its place among those that are served.
+pub struct Connection {
+    stream: UnixStream,
+    _permit: Option<OwnedSemaphorePermit>,
+    /// Until the client has said hello.
+    hello: Option<Pin<Box<Sleep>>>,
+    said: usize,
+}
+
+impl Connected for Connection {
+    type ConnectInfo = ();
+    fn connect_info(&self) {}
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
+        self.said += buf.filled().len() - before;
+        if self.said >= HELLO_BYTES {
+            self.hello = None;
+        }
+        if let Some(hello) = &mut self.hello
+            && hello.as_mut().poll(cx).is_ready()
+        {
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client said nothing")));
+        }
+        read
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+    fn poll_write_vectored(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bufs: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# The outside suite for CSI drivers, csi-sanity, whole, against csi-node over the real daemon with real mounts. Our own node tests are
+# `cargo test --workspace --test csi`.
+# Usage: csi.sh [--list | CHECK…]
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/rig.sh"
+
+CHECKS=(generated sanity)
+CSI=${CSI_NODE:-$HILOOP_BIN/csi-node}
+
+# What is checked in of the protocols is what their files give.
+check_generated() { "$ROOT/scripts/protogen.sh" --check; }
+
+control_answers() { sw ctl --socket "$DIR/run/control.sock" --timeout 5s info >/dev/null 2>&1; }
+
+check_sanity() {
+    local run skipped
+    use_store file
+    make_tree tree 200
+    publish sanity-base tree >/dev/null
+    mkdir -p kubelet/plugins kubelet/pods
+    # Of the real daemon all options come from its configuration, as in the packaged one.
+    cat >daemon.toml <<TOML
+store = "$STORE"
+cache-dir = "$DIR/cache"
+kubelet-root = "$DIR/kubelet"
+control-socket = "$DIR/run/control.sock"
+node-name = "sanity"
+TOML
+    sw check-config --config daemon.toml
+    "$SW" daemon --foreground --config "$DIR/daemon.toml" >daemon-cache.log 2>&1 &
+    printf '%s %s\n' $! "$DIR/daemon.toml" >>"$RIG/pids"
+    await "the daemon" control_answers
+    "$CSI" --endpoint "unix://$DIR/kubelet/plugins/csi.sock" --control-socket "$DIR/run/control.sock" --kubelet-root "$DIR/kubelet" \
+        --node-id sanity --allow-name-identity >csi-cache.log 2>&1 &
+    printf '%s %s\n' $! "$DIR/kubelet/plugins/csi.sock" >>"$RIG/pids"
+    await "the driver" test -S "$DIR/kubelet/plugins/csi.sock"
+    printf 'baseBuild: sanity-base\n' >params.yaml
+    # It makes and removes the last part of the mount and staging directories by itself.
+    timeout -k 5 300 csi-sanity --csi.endpoint "unix://$DIR/kubelet/plugins/csi.sock" --csi.mountdir "$DIR/kubelet/pods/mount" \
+        --csi.stagingdir "$DIR/kubelet/pods/staging" --csi.testvolumeparameters "$DIR/params.yaml" --csi.testvolumesize 1073741824 \
+        --ginkgo.no-color --ginkgo.junit-report "$DIR/junit.xml" >sanity.log 2>&1 || { tail -n 120 sanity.log; fail "csi-sanity failed"; }
+    # Its own summary.
+    grep -E '^Ran |^(SUCCESS|FAIL)!' sanity.log | tee "$RIG/summary"
+    run=$(sed -n 's/^Ran \([0-9]*\) of .*/\1/p' sanity.log)
+    # As many as the suite has for what the driver advertises.
+    [ "$run" -ge 33 ] || fail "only $run specs were run"
+    # What is skipped is what is not advertised.
+    skipped=$(skips junit.xml)
+    figure "$(sed -n 's/^\(Ran .*\) in .*/\1/p' sanity.log), 0 failed, $skipped skipped for what is not advertised"
+    [ -z "$(awk -v d="$DIR/kubelet" 'index($5, d) == 1' /proc/self/mountinfo)" ] || fail "mounts are left"
+    [ -z "$(find kubelet/pods -mindepth 1 -print -quit)" ] || fail "directories are left: $(find kubelet/pods -mindepth 1)"
+    sw ctl --socket "$DIR/run/control.sock" --json list | jq -e '.mounts == [] and .draining == []' >/dev/null || fail "the daemon has mounts left"
+    fsck_clean
+}
+
+# skips JUNIT: how many specs were skipped for a capability that is not advertised; any other reason fails. One spec is pending upstream.
+skips() {
+    local reasons
+    reasons=$(grep -oE '<skipped message="[^"]*"' "$1" | sed 's/.*message="//; s/"$//' | grep -vx pending)
+    if grep -vE '^skipped - .* not supported$' <<<"$reasons" >&2; then
+        fail "these specs were skipped for another reason than a capability that is not advertised"
+    fi
+    wc -l <<<"$reasons"
+}
+
+fsck_clean() { sw fsck --store "$STORE" >/dev/null; }
+
+if [ "${1:-}" = --list ]; then
+    printf 'csi::%s: test\n' "${CHECKS[@]}"
+    exit 0
+fi
+command -v csi-sanity >/dev/null || die "csi-sanity is missing: ./dev setup"
+[ -x "$CSI" ] || die "$CSI is missing: ./dev build"
+rig_start csi
+STORE=""
+# In its own words, as the last thing said.
+trap '[ ! -s "$RIG/summary" ] || { echo "csi-sanity:"; sed "s/^/  /" "$RIG/summary"; }; rig_stop' EXIT
+# Not in a condition: that would switch off errexit in every check.
+run_checks "$@"
