@@ -88,7 +88,7 @@ mod tests {
             ("--endpoint tcp://x", "unix:///PATH"),
             ("--endpoint unix://relative", "absolute"),
             ("--kubelet-root here", "--kubelet-root"),
-            ("--driver-name -x", "--driver-name"),
+            ("--driver-name=-x", "--driver-name"),
             ("--sandbox-namespace=", "--sandbox-namespace"),
         ] {
             let e = parse(more).expect_err(more);

@@ -52,6 +52,11 @@ impl Front {
         })
     }
 
+    /// Whether it names no node, as in documents of before there were fronts.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// The nodes, the root not among them.
     pub fn nodes(&self) -> &[NodeRef] {
         &self.0

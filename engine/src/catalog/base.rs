@@ -19,7 +19,7 @@ pub struct BaseDoc {
     /// Absent while the base is being published: the object is then its own intent (`protocols.md` 7.6).
     pub root: Option<RootRef>,
     /// What of the tree an opening reads first.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Front::is_empty")]
     pub front: Front,
     /// Bases whose chunks this one references.
     pub reuses: Vec<BaseRoot>,

@@ -23,7 +23,7 @@ pub struct Head {
     /// The published tree; absent where nothing was published yet (an empty workspace).
     pub root: Option<RootRef>,
     /// What of the tree an opening reads first.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Front::is_empty")]
     pub front: Front,
     /// Sequence of the root within (epoch, session).
     pub sequence: u64,
@@ -188,7 +188,7 @@ pub struct SnapshotDoc {
     /// The tree.
     pub root: RootRef,
     /// As in the head.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Front::is_empty")]
     pub front: Front,
     /// Base roots that the tree may reference.
     pub bases: Vec<BaseRoot>,

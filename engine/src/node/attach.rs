@@ -526,6 +526,7 @@ impl Engine {
         let ino_limit = head.inode_limit;
         let state = State {
             root: head.root,
+            root_next_ino: superblock.next_ino,
             sealed: layers,
             active,
             totals,

@@ -307,7 +307,7 @@ impl Read for View<'_> {
         self.state.value(&self.shared.hydrator, key)
     }
     fn scan(&self, prefix: &Prefix, from: &[u8], f: &mut dyn FnMut(KeyKind<'_>, &Value) -> bool) -> Result<(), Stop> {
-        scan::scan(self.state.overlays(), self.state.root.as_ref(), &self.shared.hydrator, prefix, from, f)
+        scan::scan(self.state.overlays(), self.state.below(prefix.start()), &self.shared.hydrator, prefix, from, f)
     }
     fn hasher(&self) -> &NameHasher {
         &self.shared.hasher

@@ -13,6 +13,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use hiloop_env::Env;
 use hiloop_journal::{Class, Journal};
+use hiloop_manifest::schema::{Key, Value};
 use hiloop_manifest::tree::RootRef;
 use hiloop_types::{Error, ErrorKind, Name, Nonce, Owner, Result, Seqno, limits};
 use parking_lot::Mutex;
@@ -453,6 +454,9 @@ fn finish(shared: &Arc<Shared>, layer: &Layer, root: RootRef, started: Duration)
     }
     let mut state = shared.state.write();
     state.root = Some(root);
+    if let Some(Some(Value::Super(superblock))) = layer.entries.get(&Key::superblock()) {
+        state.root_next_ino = superblock.next_ino;
+    }
     state.published = layer.last;
 }
 

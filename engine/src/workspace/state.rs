@@ -15,6 +15,8 @@ use crate::stop::Stop;
 /// The tree, the layers, the counts.
 pub(crate) struct State {
     pub root: Option<RootRef>,
+    /// Inode numbers from here on have no record in the tree: the next number as it was when the tree was made.
+    pub root_next_ino: u64,
     /// Sealed layers, oldest first; never changed.
     pub sealed: VecDeque<Arc<Layer>>,
     /// The layer that takes changes.
@@ -41,6 +43,12 @@ impl State {
         std::iter::once(&self.active.entries).chain(self.sealed.iter().rev().map(|l| &l.entries))
     }
 
+    /// The tree, where it may hold records from this key on that belong to the same inode. What was made after the tree was published is
+    /// found, or found absent, without reading it: it need not be at hand, nor need the store be.
+    pub fn below(&self, key: &[u8]) -> Option<&RootRef> {
+        self.root.as_ref().filter(|_| Key::owner(key).0 < self.root_next_ino)
+    }
+
     /// The value of a key.
     pub fn value(&self, source: &Hydrator, key: &Key) -> Result<Option<Value>, Stop> {
         for map in self.overlays() {
@@ -48,7 +56,7 @@ impl State {
                 return Ok(v.clone());
             }
         }
-        let Some(root) = &self.root else { return Ok(None) };
+        let Some(root) = self.below(key.as_bytes()) else { return Ok(None) };
         match get(source, root, key.as_bytes())? {
             None => Ok(None),
             Some(b) => Ok(Some(Value::decode(key.kind(), &b, &[])?)),

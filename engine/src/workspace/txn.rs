@@ -412,7 +412,7 @@ impl Read for Txn<'_> {
     }
     fn scan(&self, prefix: &Prefix, from: &[u8], f: &mut dyn FnMut(KeyKind<'_>, &Value) -> bool) -> Result<(), Stop> {
         let overlays = std::iter::once(&self.pending).chain(self.state.overlays());
-        scan::scan(overlays, self.state.root.as_ref(), &self.shared.hydrator, prefix, from, f)
+        scan::scan(overlays, self.state.below(prefix.start()), &self.shared.hydrator, prefix, from, f)
     }
     fn hasher(&self) -> &NameHasher {
         &self.shared.hasher

@@ -176,15 +176,8 @@ fn traces_go_to_the_endpoint_that_is_named() {
 
 #[test]
 fn traces_go_over_tls_to_a_collector_whose_authority_is_named() {
-    use rustls::pki_types::pem::PemObject;
-    use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-
-    let fixture = |name: &str| std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../engine/store/tests/fixtures").join(name);
-    let provider = std::sync::Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let config = rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
-    let chain = vec![CertificateDer::from_pem_file(fixture("server.pem")).unwrap()];
-    let key = PrivateKeyDer::from_pem_file(fixture("server.key.pem")).unwrap();
-    let mut config = config.with_no_client_auth().with_single_cert(chain, key).unwrap();
+    let authority = crate::authority::Authority::new();
+    let mut config = authority.server();
     config.alpn_protocols = vec![b"h2".to_vec()];
     let config = std::sync::Arc::new(config);
     let collector = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -201,7 +194,7 @@ fn traces_go_over_tls_to_a_collector_whose_authority_is_named() {
         }
     });
     let rig = Rig::new();
-    rig.mount("a", "m", &format!("--workspace w {endpoint} --ca-file {}", fixture("authority.pem").display())).ok();
+    rig.mount("a", "m", &format!("--workspace w {endpoint} --ca-file {}", authority.file("ca.pem").display())).ok();
     let preface = told.recv_timeout(std::time::Duration::from_secs(120)).unwrap();
     assert_eq!(&preface, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "gRPC is HTTP/2");
 }

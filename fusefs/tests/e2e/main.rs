@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test fails by panicking, and says why on standard error")]
 
+#[path = "../../../engine/store/tests/store/authority.rs"]
+mod authority;
 mod cold;
 mod commands;
 mod crash;

@@ -197,7 +197,7 @@ impl Drop for Rig {
             }
         }
         if std::thread::panicking() {
-            for log in ["a", "b"].map(|c| self.path(c).join("daemon.log")) {
+            for log in ["a", "b", "disk/node"].map(|c| self.path(c).join("daemon.log")) {
                 if let Ok(text) = fs::read_to_string(&log) {
                     eprintln!("--- {}\n{text}", log.display());
                 }

@@ -171,6 +171,11 @@ impl Key {
         KeyKind::parse(b)?;
         Ok(Self(b.into()))
     }
+    /// The inode that the records from these bytes on belong to: of a key, its inode, and of a name, its directory; 0 for what belongs
+    /// to none.
+    pub fn owner(bytes: &[u8]) -> Ino {
+        bytes.first_chunk::<8>().map_or(Ino(0), |b| Ino(u64::from_be_bytes(*b) & !NAMES))
+    }
     /// Takes the key apart.
     pub fn kind(&self) -> KeyKind<'_> {
         KeyKind::parse(&self.0).expect("a Key is only built from parts or parsed bytes")

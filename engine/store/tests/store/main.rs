@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 mod answers;
+mod authority;
 mod directory;
 mod faults;
 mod gcs;
