@@ -66,5 +66,15 @@ for crate in hiloop-control hiloop-csi; do
     [ -z "$bad" ] || wrong "$crate reaches $(tr '\n' ' ' <<<"$bad")"
 done
 
+# Programs and tests ask the crates they share for the same features, so that what is built for one serves the other.
+features() { cargo tree --workspace -e "$1" --prefix none --format '{p} {f}' | sed 's/ (\*)$//' | sort -u; }
+checks=$((checks + 1))
+programs=$(features normal,build)
+twice=$(comm -13 <(echo "$programs") <(features normal,build,dev) | while read -r crate version rest; do
+    ! grep -q "^$crate $version " <<<"$programs" || echo "$crate $version $rest"
+done)
+[ -z "$twice" ] || wrong "tests and programs differ in the features of a crate (see the end of benches/Cargo.toml):
+$twice"
+
 [ "$failures" -eq 0 ] || exit 1
 echo "dependency directions hold: $checks checks"

@@ -18,6 +18,9 @@
 //! **Recovery.** A crash at any point leaves the old object or the new one, and at worst a file under `.tmp`; those older than
 //! a day are removed at the next open (no put lives that long). Locks are the kernel's: they die with their holder.
 //!
+//! **Away.** A root that is missing, or another directory than the one that was opened (its file system was unmounted), is `Unavailable`:
+//! no object is then called absent, and none is written there.
+//!
 //! **Limits.** A key cannot be both an object and a directory of others (`a` and `a/b`): such a put is refused, named. An error between
 //! the rename and the flush of the directory is ambiguous. Anything in the tree that is neither file nor directory is an error, not
 //! skipped; names that start with a dot are no objects.
@@ -26,7 +29,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -52,6 +55,8 @@ pub struct FileBackend {
 
 struct Root {
     dir: PathBuf,
+    /// Device and inode of the directory as it was opened.
+    identity: OnceLock<(u64, u64)>,
 }
 
 impl FileBackend {
@@ -60,7 +65,7 @@ impl FileBackend {
     /// # Errors
     /// `NotFound` for a missing directory without `create`; else what the operating system says, with the path.
     pub async fn open(dir: PathBuf, create: bool, env: Env) -> Result<Self> {
-        let root = Arc::new(Root { dir });
+        let root = Arc::new(Root { dir, identity: OnceLock::new() });
         let (wall, opening) = (env.wall(), root.clone());
         blocking(&env, move || opening.open(create, wall)).await?;
         Ok(Self { root, env })
@@ -134,6 +139,7 @@ impl Root {
 
     /// One of the store's own directories, made at the first write: reading leaves no trace.
     fn own(&self, name: &str) -> Result<PathBuf> {
+        self.present()?;
         let dir = self.dir.join(name);
         make_directories(&dir)?;
         Ok(dir)
@@ -144,7 +150,7 @@ impl Root {
             make_directories(&self.dir)?;
         }
         match fs::metadata(&self.dir) {
-            Ok(meta) if meta.is_dir() => {}
+            Ok(meta) if meta.is_dir() => _ = self.identity.set((meta.dev(), meta.ino())),
             Ok(_) => return Err(Error::invalid("the store's path is not a directory").at(self.dir.display())),
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 return Err(Error::not_found("the store's directory does not exist").at(self.dir.display()));
@@ -152,6 +158,19 @@ impl Root {
             Err(e) => return Err(io_error(&self.dir, &e)),
         }
         self.sweep(wall)
+    }
+
+    /// Whether the directory is the one that was opened. A file system that was unmounted, or a directory that was moved away, is a store
+    /// that is away: nothing in it is absent, and nothing may be written in its place.
+    fn present(&self) -> Result<()> {
+        let found = fs::metadata(&self.dir).map(|meta| (meta.dev(), meta.ino()));
+        match (found, self.identity.get()) {
+            (Ok(found), Some(opened)) if found == *opened => Ok(()),
+            (Err(e), _) if e.kind() != io::ErrorKind::NotFound => Err(io_error(&self.dir, &e)),
+            _ => Err(Error::unavailable("the store's directory is gone")
+                .at(self.dir.display())
+                .hint("bring it back at this path, or mount its file system again")),
+        }
     }
 
     /// Removes what dead writers left behind.
@@ -183,7 +202,7 @@ impl Root {
                 Ok(meta.is_file().then_some(file))
             }
             // A key below an object (`a/b` where `a` is one) names nothing.
-            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
+            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => self.present().map(|()| None),
             Err(e) => Err(io_error(&path, &e)),
         }
     }
@@ -260,7 +279,7 @@ impl Root {
     fn walk(&self, dir: &Path, key: &str, found: &mut Vec<ObjectInfo>) -> Result<()> {
         let entries = match fs::read_dir(dir) {
             Ok(entries) => entries,
-            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => return Ok(()),
+            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => return self.present(),
             Err(e) => return Err(io_error(dir, &e)),
         };
         for entry in entries {

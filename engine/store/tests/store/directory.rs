@@ -161,3 +161,36 @@ async fn what_is_no_object_fails_the_listing() {
     std::os::unix::fs::symlink("/nowhere", dir.path().join("a/link")).unwrap();
     assert_eq!(store.list("a").await.unwrap_err().kind(), ErrorKind::Corrupt);
 }
+
+/// A file system that was unmounted, a directory that was moved: what was in it is away, not absent.
+#[tokio::test]
+async fn a_directory_that_is_gone_or_another_is_unavailable_and_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let (root, elsewhere) = (dir.path().join("store"), dir.path().join("elsewhere"));
+    std::fs::create_dir(&root).unwrap();
+    let store = directory_store(&root).await;
+    store.put("heads/a", Bytes::from_static(b"1")).await.unwrap();
+    let version = store.get("heads/a").await.unwrap().unwrap().version;
+    std::fs::rename(&root, &elsewhere).unwrap();
+    for other in [false, true] {
+        if other {
+            std::fs::create_dir(&root).unwrap();
+        }
+        let kinds = [
+            store.get("heads/a").await.unwrap_err(),
+            store.head("heads/a").await.unwrap_err(),
+            store.get_range("heads/a", 0, 1).await.unwrap_err(),
+            store.list("heads").await.unwrap_err(),
+            store.delete("heads/a").await.unwrap_err(),
+            store.put("heads/b", Bytes::from_static(b"2")).await.unwrap_err(),
+            store.swap("heads/a", &version, Bytes::from_static(b"2")).await.unwrap_err(),
+        ];
+        for e in kinds {
+            assert!(matches!(e.kind(), ErrorKind::Unavailable | ErrorKind::Ambiguous), "{e}");
+        }
+        assert_eq!(std::fs::read_dir(&root).map_or(0, Iterator::count), 0, "nothing is written there");
+    }
+    std::fs::remove_dir(&root).unwrap();
+    std::fs::rename(&elsewhere, &root).unwrap();
+    assert_eq!(store.get("heads/a").await.unwrap().unwrap().bytes, "1");
+}
