@@ -28,6 +28,7 @@ mod tests;
 
 pub use base::{BaseDoc, BaseRoot, DomainDoc, PUBLIC_DOMAIN};
 pub use gc_docs::{Deleted, DeletedKind, Intent, IntentKind, Lease};
+pub(crate) use head::quota_of;
 pub use head::{
     Claimed, CutOff, Head, Heartbeat, LineageEvent, LineageKind, LostWindow, OwnedHead, Parent, ParentKind, Release, SnapshotDoc,
 };

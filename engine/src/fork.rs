@@ -10,7 +10,7 @@ use futures::stream;
 use hiloop_types::{Claim, Error, ErrorKind, Name, NameKind, Result, WriterEpoch};
 use serde::Serialize;
 
-use crate::catalog::{Claimed, FORMAT, Head, Intent, IntentKind, PUBLIC_DOMAIN, Parent, ParentKind, REDO};
+use crate::catalog::{Claimed, FORMAT, Head, Intent, IntentKind, PUBLIC_DOMAIN, Parent, ParentKind, REDO, quota_of};
 use crate::context::StoreContext;
 use crate::look::{SourceRoot, look_up, resolve};
 
@@ -26,7 +26,7 @@ pub const DEFAULT_DOMAIN: &str = "default";
 pub struct ForkOptions {
     /// Dedup domain of the children: only for children of public bases, all others inherit theirs. Default: [`DEFAULT_DOMAIN`].
     pub domain: Option<Name>,
-    /// Quota in bytes; inherited where absent.
+    /// Quota in bytes, 0 for none; inherited where absent.
     pub quota: Option<u64>,
     /// Claim that the one child is bound to from its first moment on. It is not made over a deleted workspace then: the identity of a
     /// claim never comes back.
@@ -181,7 +181,7 @@ async fn put_child(ctx: &StoreContext, source: &SourceRoot, name: &str, domain: 
         parent: Some(source.as_parent()),
         bases: source.bases.clone(),
         inode_limit: source.inode_limit,
-        quota: options.quota.or(source.quota),
+        quota: quota_of(options.quota, source.quota),
         domain: domain.clone(),
         claim: options.binding.as_ref().map(|b| b.claim.clone()),
         claimed: options.binding.as_ref().map(|b| b.claimed.clone()),

@@ -56,6 +56,11 @@ pub struct Head {
     pub lost_window: Option<LostWindow>,
 }
 
+/// The quota after a request that names one, where 0 takes it away, or none.
+pub(crate) fn quota_of(asked: Option<u64>, kept: Option<u64>) -> Option<u64> {
+    asked.map_or(kept, |bytes| (bytes > 0).then_some(bytes))
+}
+
 impl Head {
     /// The head of a new workspace without content.
     pub fn empty(catalog: &super::Catalog, name: Name, epoch: WriterEpoch, domain: Name, quota: Option<u64>) -> Self {

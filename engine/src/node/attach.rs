@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::tail::{Folded, StreamState, Tail};
 use super::{Attached, Engine, OpenStore, journal_stopped};
-use crate::catalog::{CutOff, FORMAT, Found, Head, LineageEvent, LineageKind, LostWindow};
+use crate::catalog::{CutOff, FORMAT, Found, Head, LineageEvent, LineageKind, LostWindow, quota_of};
 use crate::context::StoreContext;
 use crate::fork::{ForkOptions, fork};
 use crate::front::Front;
@@ -51,7 +51,7 @@ pub struct AttachRequest {
     pub durability: Durability,
     /// Unpublished bytes at which writers wait; `None`: the default of the durability.
     pub backlog_limit: Option<u64>,
-    /// Bytes that are not holes it may hold; `None`: as before.
+    /// Bytes that are not holes it may hold, 0 for no limit; `None`: as before.
     pub quota: Option<u64>,
     /// Takes the head over from a live writer without watching.
     pub take_over: bool,
@@ -273,7 +273,7 @@ impl Engine {
         let w = a.workspace.clone();
         // What it promises was settled when it was opened.
         let same = w.durability() == request.durability
-            && request.quota.is_none_or(|q| w.quota() == Some(q))
+            && quota_of(request.quota, w.quota()) == w.quota()
             && request.backlog_limit.is_none_or(|l| w.0.admission.hard() == l);
         if !same {
             return Err(Error::conflict(format!("workspace {} still publishes what its last mount left, under other options", key.1))
@@ -329,7 +329,7 @@ impl Engine {
             Origin::Empty => {
                 store.key(&request.domain).await?;
                 let epoch = found.as_ref().map_or(WriterEpoch(0), |f| WriterEpoch(f.doc.epoch.0 + 1));
-                let head = Head::empty(&store.catalog, request.name.clone(), epoch, request.domain.clone(), request.quota);
+                let head = Head::empty(&store.catalog, request.name.clone(), epoch, request.domain.clone(), quota_of(request.quota, None));
                 let put = match &found {
                     None => store.catalog.create_head(&head).await?,
                     Some(f) => store.catalog.swap_head(&f.version, &head).await?,
@@ -390,7 +390,7 @@ impl Engine {
         let lost_window = found.doc.lost_window.unwrap_or(LostWindow::None);
         // The next publish, or the release, writes a new quota down.
         let mut head = found.clone();
-        head.doc.quota = request.quota.or(head.doc.quota);
+        head.doc.quota = quota_of(request.quota, head.doc.quota);
         Ok(Some(Opening { head, nonces: tail.stream.nonces.clone(), folded: Some(folded), sequence, lost_window, fresh: false }))
     }
 
@@ -434,7 +434,7 @@ impl Engine {
             // An earlier cut-off that never became an object must not be forgotten.
             cut_off: cut_off.or_else(|| old.cut_off.clone()),
             inode_limit: old.inode_limit + INO_RESERVE,
-            quota: request.quota.or(old.quota),
+            quota: quota_of(request.quota, old.quota),
             lost_window: Some(lost_window),
             ..old.clone()
         };

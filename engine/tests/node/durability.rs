@@ -153,6 +153,14 @@ fn a_quota_given_to_a_restarted_daemon_holds_and_stays() {
     // Forks inherit it.
     world.flush(&w);
     assert_eq!(world.fork(&world.node("n3"), "child", "workspace:ws").quota(), Some(5 << 20));
+    // 0 takes it away, for good.
+    drop(w);
+    let take = |q| AttachRequest { take_over: true, ..quota(q) };
+    let fifth = world.node("n5");
+    let (w, _) = world.runtime.block_on(fifth.attach(take(0))).unwrap();
+    assert_eq!((w.quota(), w.status().quota), (None, None));
+    world.runtime.block_on(fifth.detach(&w, std::time::Duration::from_secs(60))).unwrap();
+    assert_eq!(world.attach(&world.node("n6"), "ws").quota(), None);
 }
 
 #[test]

@@ -206,7 +206,7 @@ pub struct Mount {
     /// Unpublished bytes at which writers wait [default: 1GiB, under --durability=replicated 64MiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub backlog_limit: Option<u64>,
-    /// Bytes that the workspace may hold; kept with it and inherited by forks [default: as before]
+    /// Bytes that the workspace may hold, 0 for no limit; kept with it and inherited by forks [default: as before]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub quota: Option<u64>,
     /// Fence a writer on another node at once; what it has not published stays there for `recover`
@@ -254,7 +254,7 @@ pub struct Fork {
     /// Dedup domain of children of a public base; all others inherit theirs
     #[arg(long, value_name = "NAME", value_parser = domain_name)]
     pub domain: Option<Name>,
-    /// Bytes that each child may hold [default: inherited]
+    /// Bytes that each child may hold, 0 for no limit [default: inherited]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub quota: Option<u64>,
     #[command(flatten)]

@@ -118,7 +118,7 @@ pub struct Opening {
     pub durability: Durability,
     /// Unpublished bytes at which writers wait.
     pub backlog_limit: Option<u64>,
-    /// Bytes that the workspace may hold.
+    /// Bytes that the workspace may hold, 0 for no limit.
     pub quota: Option<u64>,
     /// Fence a live writer without watching.
     pub take_over: bool,

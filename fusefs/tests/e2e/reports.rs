@@ -5,6 +5,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -295,19 +296,44 @@ fn a_program_runs_as_soon_as_it_is_closed() {
     });
 }
 
-/// awslabs/mountpoint-s3#1422: a store that fails shows as ENOENT, and the kernel remembers it.
+/// Set for [`map_and_read`]: the file.
+const MAPPED: &str = "HILOOP_TEST_MAPPED";
+
+#[test]
+#[ignore = "a process of its own, started by the test below"]
+fn map_and_read() {
+    let file = File::open(std::env::var_os(MAPPED).unwrap()).unwrap();
+    // SAFETY: a fresh private mapping of the first page of a file that is open and not empty; checked below.
+    let at = unsafe { libc::mmap(std::ptr::null_mut(), 4096, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+    assert_ne!(at, libc::MAP_FAILED);
+    // SAFETY: within the mapping, which stands until the process ends.
+    println!("read {}", unsafe { at.cast::<u8>().read_volatile() });
+}
+
+/// awslabs/mountpoint-s3#1422: a store that fails shows as ENOENT, and the kernel remembers it. A mapped page that cannot be fetched is
+/// SIGBUS for who touches it (juicedata/juicefs#4678), after the deadline of a read and for this time only.
 #[test]
 fn a_failing_store_is_an_io_error_and_is_not_remembered() {
     let rig = Rig::new();
     rig.plant();
     rig.publish("b1");
     rig.mount("a", "m", "--workspace w --base b1").ok();
-    let path = rig.path("m/etc/deep/er/data");
+    let (path, mapped) = (rig.path("m/etc/deep/er/data"), rig.path("m/file-49"));
+    let reader = || {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "reports::map_and_read", "--ignored", "--nocapture"]).env(MAPPED, &mapped);
+        command.stdout(std::process::Stdio::piped()).spawn().unwrap()
+    };
     rig.store_away();
+    let doomed = reader();
     assert_eq!(fs::read(&path).unwrap_err().raw_os_error(), Some(libc::EIO));
     assert!(fs::metadata(&path).is_ok(), "what is here is answered");
+    assert_eq!(doomed.wait_with_output().unwrap().status.signal(), Some(libc::SIGBUS));
     rig.store_back();
     assert_eq!(fs::read(&path).unwrap(), fs::read(rig.path("tree/etc/deep/er/data")).unwrap());
+    let first = fs::read(rig.path("tree/file-49")).unwrap()[0];
+    let said = String::from_utf8(reader().wait_with_output().unwrap().stdout).unwrap();
+    assert!(said.contains(&format!("read {first}\n")), "{said}");
 }
 
 /// juicedata/juicefs#4678, prometheus/prometheus#15344: SIGBUS for writers and readers of mappings. What was brought here can be mapped,
