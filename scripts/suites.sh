@@ -4,7 +4,7 @@
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/rig.sh"
 
-CHECKS=(defaults pjdfstest fsx fsx_churn untar rsync make git sqlite_wal sqlite_rollback sqlite_writers cargo_build npm_ci)
+CHECKS=(defaults pjdfstest fsx fsx_churn untar rsync make git sqlite_wal sqlite_rollback sqlite_writers cargo_build npm_ci million)
 DATA="$ROOT/fusefs/tests/suites"
 
 check_defaults() {
@@ -305,6 +305,64 @@ check_npm_ci() {
     npm ci --silent
     npm ls --silent >/dev/null
     figure "$(find node_modules -type f | wc -l) files"
+}
+
+# A directory of a million entries: published, listed by two nodes, changed at both ends while it is being listed.
+check_million() {
+    local began=$SECONDS listed
+    python3 - <<'EOF' | publish million - >/dev/null
+import sys
+out = sys.stdout.buffer
+block = []
+for n in range(1_000_000):
+    head = bytearray(512)
+    name = b"d/entry-%07d" % n
+    head[:len(name)] = name
+    head[100:108], head[108:116], head[116:124] = b"0000644\0", b"0000000\0", b"0000000\0"
+    head[124:136], head[136:148], head[156:157] = b"00000000000\0", b"00000000000\0", b"0"
+    head[257:265] = b"ustar\x0000"
+    head[148:156] = b" " * 8
+    head[148:156] = b"%06o\0 " % sum(head)
+    block.append(bytes(head))
+    if len(block) == 4096:
+        out.write(b"".join(block))
+        block.clear()
+out.write(b"".join(block) + bytes(1024))
+EOF
+    figure "published in $((SECONDS - began)) s"
+    STORE="file://$DIR/store"
+    mount_ws million "$DIR/mnt" "$DIR/cache" --base million
+    began=$SECONDS
+    [ "$(ls -f mnt/d | sort -u | wc -l)" = 1000002 ] || fail "the listing is not whole"
+    figure "listed in $((SECONDS - began)) s"
+    # Names come and go at both ends while a listing is open: what stays is listed once, what is new or gone once at most.
+    python3 - mnt/d <<'EOF'
+import os, sys
+d = sys.argv[1]
+seen, n = {}, 0
+with os.scandir(d) as entries:
+    for e in entries:
+        seen[e.name] = seen.get(e.name, 0) + 1
+        if n < 2000 and n % 2 == 0:
+            open(f"{d}/new-{n}", "w").close()
+            os.unlink(f"{d}/entry-{n:07d}")
+            os.rename(f"{d}/entry-{999_999 - n:07d}", f"{d}/moved-{n}")
+        n += 1
+gone = {f"entry-{k:07d}" for n in range(0, 2000, 2) for k in (n, 999_999 - n)}
+stays = {f"entry-{k:07d}" for k in range(1_000_000)} - gone
+assert all(seen.get(name) == 1 for name in stays), "an entry that stays was lost or repeated"
+assert max(seen.values()) == 1, "an entry was listed twice"
+EOF
+    [ "$(stat -c %s,%h mnt/d/entry-0500000)" = 0,1 ] || fail "an entry in the middle is not what it was"
+    [ ! -e mnt/d/entry-0000000 ] && [ -e mnt/d/moved-0 ] && [ -e mnt/d/new-1998 ] || fail "a change was lost"
+    ls -f mnt/d | sort >want
+    unmount_ws "$DIR/mnt"
+    mount_ws million "$DIR/mnt" "$DIR/cache-2"
+    began=$SECONDS
+    ls -f mnt/d | sort >got
+    listed=$((SECONDS - began))
+    same_listing want got
+    figure "$(($(wc -l <got) - 2)) entries on a node that had nothing, listed in $listed s"
 }
 
 if [ "${1:-}" = --list ]; then
