@@ -98,8 +98,13 @@ pub(crate) struct Inner {
     pub fenced: Mutex<Vec<Weak<Shared>>>,
     /// What the journal holds of openings that are not attached.
     pub tails: Mutex<BTreeMap<Session, Tail>>,
+    /// Held by the one recovery that runs: two beside each other would make two workspaces of a tail.
+    pub recovering: tokio::sync::Mutex<()>,
     pub releasing: AtomicBool,
     pub report: RecoveryReport,
+    /// The journal is damaged, and may have held more than was found. Not so after a power cut in the middle of a flush, behind which
+    /// nothing was promised.
+    pub cut_short: bool,
     pub _lock: Option<DirLock>,
 }
 

@@ -64,8 +64,11 @@ impl Engine {
         }
         let (journal, report) =
             Journal::open(&dir, options.disk.clone(), &env, journal_options, floor, &mut |r| tail::take(&mut tails, &r))?;
-        if let Some(damage) = &report.damage {
-            tracing::error!(error = %damage.error(), "the journal is damaged");
+        let cut_short = report.damage.as_ref().is_some_and(|d| d.certain || ownership != Ownership::AfterReboot);
+        match &report.damage {
+            Some(damage) if cut_short => tracing::error!(error = %damage.error(), "the journal is damaged"),
+            Some(damage) => tracing::warn!(error = %damage.error(), "the power cut left an unfinished end of the journal"),
+            None => {}
         }
         tails.retain(|_, t| !t.is_closed());
         if matches!(ownership, Ownership::Cloned { .. }) {
@@ -108,8 +111,10 @@ impl Engine {
                 attaching: Mutex::default(),
                 fenced: Mutex::default(),
                 tails: Mutex::new(tails),
+                recovering: tokio::sync::Mutex::default(),
                 releasing: AtomicBool::new(false),
                 report,
+                cut_short,
                 _lock: lock,
             }
         });

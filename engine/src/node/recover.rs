@@ -45,7 +45,7 @@ impl Engine {
             if let JournalState::ReadOnly(why) = self.0.node.journal.state() {
                 return Err(journal_stopped(&why).at(self.0.options.directory.display()));
             }
-            let cut_short = self.0.report.damage.is_some();
+            let _alone = self.0.recovering.lock().await;
             let mut sessions: Vec<(Name, WriterEpoch, Session, bool)> = self
                 .0
                 .tails
@@ -59,7 +59,7 @@ impl Engine {
             for (name, _, session, foreign) in sessions {
                 let head = store.catalog.get::<Head>(name.as_str()).await?;
                 if head.is_some_and(|h| {
-                    h.doc.session == Some(session) && !h.doc.tombstone && h.doc.release.is_none() && !foreign && !cut_short
+                    h.doc.session == Some(session) && !h.doc.tombstone && h.doc.release.is_none() && !foreign && !self.0.cut_short
                 }) {
                     continue;
                 }
