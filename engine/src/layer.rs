@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use hiloop_manifest::schema::{Key, Source, Value};
+use hiloop_manifest::schema::{Key, Source, Totals, Value};
 use hiloop_types::{Name, Seqno};
 
 /// Changes between two cuts.
@@ -19,10 +19,9 @@ pub struct Layer {
     pub operations: u64,
     /// Bytes that its records brought (data and journal).
     pub bytes: u64,
-    /// Change of the number of inodes.
-    pub inodes: i64,
-    /// Change of the bytes that are not holes.
-    pub allocated: i64,
+    /// Counts of the workspace after its last record. Not changes of them: a layer may start below the tree that it is put over, where
+    /// the answer to a publish came late.
+    pub totals: Totals,
     /// True once the node's index holds it (`protocols.md` 2.7): the journal may let go of its records.
     pub checkpointed: std::sync::Arc<std::sync::atomic::AtomicBool>,
     /// Bytes that stand inline in memory.

@@ -10,12 +10,12 @@
 //! | [`CUT_DONE`] | name of a snapshot whose object is confirmed, or will never be put |
 //! | [`CLOSED`] | empty: the stream needs nothing from the journal any more |
 //!
-//! A batch is: version byte, zig-zag deltas of (inodes, bytes), next inode number, number of changes, then each change: operation byte,
+//! A batch is: version byte, number of inodes and of bytes that are not holes after it, next inode number, number of changes, then each change: operation byte,
 //! length-prefixed key, and for `Set` (0) the length-prefixed value, for `Delete` (1) nothing, for `Put` (2) a block value with the one
 //! piece that was put, for `Clear` (3) the two edges. `Put` and `Clear` change a block that an earlier record *since the last seal* set
 //! whole, so that replaying the records behind a published root never needs the tree below.
 
-use hiloop_manifest::schema::{Block, Key, Piece, Reader, StagedAt, Value, Writer};
+use hiloop_manifest::schema::{Block, Key, Piece, Reader, StagedAt, Totals, Value, Writer};
 use hiloop_manifest::tree::RootRef;
 use hiloop_types::{Error, Name, Nonce, Result, Seqno, Session, WriterEpoch};
 use serde::{Deserialize, Serialize};
@@ -37,7 +37,8 @@ pub const CUT_DONE: u8 = 7;
 /// Record kind: the stream is done.
 pub const CLOSED: u8 = 6;
 
-const VERSION: u8 = 1;
+/// 1 held changes of the counts instead of the counts: a tail that starts in the middle of what a late answer published counted twice.
+const VERSION: u8 = 2;
 
 /// What a stream is: written, and flushed, before the head is swapped to its session (`protocols.md` 3.2).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -87,10 +88,8 @@ pub enum Change {
 /// The changes of one operation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Batch {
-    /// Change of the number of inodes.
-    pub inodes: i64,
-    /// Change of the bytes that are not holes.
-    pub bytes: i64,
+    /// Counts of the workspace after it.
+    pub totals: Totals,
     /// Next inode number.
     pub next_ino: u64,
     /// The changes, in order.
@@ -103,8 +102,8 @@ impl Batch {
         let mut staged = Vec::new();
         let mut w = Writer::with_capacity(64 + self.changes.len() * 96);
         w.u8(VERSION);
-        w.int(self.inodes);
-        w.int(self.bytes);
+        w.uint(self.totals.inodes);
+        w.uint(self.totals.bytes);
         w.uint(self.next_ino);
         w.uint(self.changes.len() as u64);
         for c in &self.changes {
@@ -143,9 +142,10 @@ impl Batch {
         let mut r = Reader::new(b, "journal batch");
         let version = r.u8("version")?;
         if version != VERSION {
-            return Err(r.bad("version", version).hint("a newer hiloop wrote this journal; upgrade this one"));
+            return Err(r.bad("version", version).hint("another hiloop wrote this journal; run the one that did until all is published"));
         }
-        let mut batch = Self { inodes: r.int("inodes")?, bytes: r.int("bytes")?, next_ino: r.uint("next inode")?, changes: Vec::new() };
+        let totals = Totals { inodes: r.uint("inodes")?, bytes: r.uint("bytes")? };
+        let mut batch = Self { totals, next_ino: r.uint("next inode")?, changes: Vec::new() };
         for _ in 0..r.uint("changes")? {
             let op = r.u8("operation")?;
             let key = Key::from_bytes(r.bytes(Key::MAX + 1, "key")?)?;
@@ -210,8 +210,7 @@ mod tests {
         let inline = Piece { start: 100, len: 2, source: Source::Inline(Bytes::from_static(b"ab")) };
         let key = Key::block(Ino(9), 1);
         Batch {
-            inodes: -1,
-            bytes: 102,
+            totals: Totals { inodes: 3, bytes: 102 },
             next_ino: 12,
             changes: vec![
                 Change::Set(key.clone(), Value::Block(block)),

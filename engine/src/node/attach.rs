@@ -524,7 +524,7 @@ impl Engine {
             self.0.node.backlog.fetch_add(bytes, Ordering::Relaxed);
         }
         let ino_limit = head.inode_limit;
-        let state = State {
+        let mut state = State {
             root: head.root,
             root_next_ino: superblock.next_ino,
             sealed: layers,
@@ -535,6 +535,9 @@ impl Engine {
             accepted: accepted.max(opening.sequence),
             published: opening.sequence,
         };
+        // A publish that was on its way when the last process died may still land, up to here. Records from now on must not build on what
+        // it covers: read back over its tree, they would change blocks that nothing set.
+        state.seal(superblock.name_key, head.epoch, None);
         Ok(Workspace(Arc::new(Shared {
             node: self.0.node.clone(),
             name: request.name.clone(),

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use hiloop_manifest::schema::{Key, Value};
+use hiloop_manifest::schema::{Key, Totals, Value};
 use hiloop_types::{Column, Error, MetaBatch, MetaStore, Name, Result, Seqno, Session};
 use serde::{Deserialize, Serialize};
 
@@ -19,8 +19,8 @@ struct LayerDoc {
     last: Seqno,
     operations: u64,
     bytes: u64,
-    inodes: i64,
-    allocated: i64,
+    inodes: u64,
+    allocated: u64,
     cuts: Vec<Name>,
 }
 
@@ -34,8 +34,8 @@ fn save(layer: &Layer, session: Session, batch: &mut MetaBatch) -> Result<()> {
         last: layer.last,
         operations: layer.operations,
         bytes: layer.bytes,
-        inodes: layer.inodes,
-        allocated: layer.allocated,
+        inodes: layer.totals.inodes,
+        allocated: layer.totals.bytes,
         cuts: layer.cuts.clone(),
     };
     let body = serde_json::to_vec(&doc).map_err(|e| Error::internal(format!("cannot encode a layer: {e}")))?;
@@ -76,8 +76,7 @@ fn entry(layers: &mut Vec<Layer>, key: &[u8], value: &[u8]) -> Result<()> {
                 last: doc.last,
                 operations: doc.operations,
                 bytes: doc.bytes,
-                inodes: doc.inodes,
-                allocated: doc.allocated,
+                totals: Totals { inodes: doc.inodes, bytes: doc.allocated },
                 cuts: doc.cuts,
                 ..Layer::default()
             };
@@ -162,7 +161,8 @@ mod tests {
         let session = Session(7);
         let mut made = Vec::new();
         for last in [5u64, 300] {
-            let mut layer = Layer { last: Seqno(last), operations: 3, bytes: 99, inodes: -1, allocated: 12, ..Layer::default() };
+            let mut layer =
+                Layer { last: Seqno(last), operations: 3, bytes: 99, totals: Totals { inodes: 1, bytes: 12 }, ..Layer::default() };
             let at = StagedAt { slab: last, offset: 512, len: 10, crc: 1 };
             let mut block = Block::default();
             block.put(Piece { start: 0, len: 10, source: Source::Staged { at, skip: 0 } });
@@ -176,7 +176,7 @@ mod tests {
         let back = load(&meta, session).unwrap();
         assert_eq!(back.len(), 2);
         for (a, b) in made.iter().zip(&back) {
-            assert_eq!((a.last, &a.entries, &a.slabs, a.allocated, a.inodes), (b.last, &b.entries, &b.slabs, b.allocated, b.inodes));
+            assert_eq!((a.last, &a.entries, &a.slabs, a.totals), (b.last, &b.entries, &b.slabs, b.totals));
             assert!(b.checkpointed.load(Ordering::Acquire));
         }
         drop_layer(&meta, session, Seqno(5)).unwrap();

@@ -64,23 +64,21 @@ pub(crate) struct Folded {
 
 impl Folded {
     pub fn totals(&self, below: Totals) -> Totals {
-        self.all().fold(below, after)
+        self.all().fold(below, |so_far, layer| if layer.is_empty() { so_far } else { layer.totals })
     }
     /// Unpublished (bytes, operations).
     pub fn backlog(&self) -> (u64, u64) {
         (self.all().map(|l| l.bytes).sum(), self.all().map(|l| l.operations).sum())
     }
-    /// The cut layers, each with a superblock of its moment over `below`: a live seal puts one, the journal's records hold none. Numbers
+    /// The cut layers, each with a superblock of its moment: a live seal puts one, the journal's records hold none. Numbers
     /// of inodes that came after the cut count as used, which is harmless.
     pub fn counted_layers(&self, below: &Super, epoch: WriterEpoch) -> VecDeque<Arc<Layer>> {
-        let mut totals = below.totals;
         let counted = self.layers.iter().map(|layer| {
-            totals = after(totals, layer);
             if layer.is_empty() || layer.entries.contains_key(&Key::superblock()) {
                 return layer.clone();
             }
             let mut layer = Layer::clone(layer);
-            let superblock = Super { name_key: below.name_key, totals, next_ino: self.next_ino, epoch };
+            let superblock = Super { name_key: below.name_key, totals: layer.totals, next_ino: self.next_ino, epoch };
             layer.put(Key::superblock(), Some(Value::Super(Box::new(superblock))));
             Arc::new(layer)
         });
@@ -89,10 +87,6 @@ impl Folded {
     fn all(&self) -> impl Iterator<Item = &Layer> {
         self.layers.iter().map(AsRef::as_ref).chain(std::iter::once(&self.active))
     }
-}
-
-fn after(totals: Totals, layer: &Layer) -> Totals {
-    Totals { inodes: totals.inodes.saturating_add_signed(layer.inodes), bytes: totals.bytes.saturating_add_signed(layer.allocated) }
 }
 
 impl Tail {
@@ -195,8 +189,7 @@ impl Tail {
             while let Some((at, name)) = cuts.next_if(|(at, _)| at < seqno) {
                 seal(&mut out, *at, name);
             }
-            out.active.inodes += batch.inodes;
-            out.active.allocated += batch.bytes;
+            out.active.totals = batch.totals;
             out.active.operations += 1;
             out.active.bytes += bytes;
             out.active.last = *seqno;
@@ -289,18 +282,19 @@ mod tests {
     /// all later ones went on.
     #[test]
     fn a_layer_cut_before_a_restart_gets_the_counts_of_its_moment() {
-        let layer = |last: u64, inodes: i64, operations: u64| {
-            let mut layer = Layer { last: Seqno(last), inodes, allocated: 10 * inodes, operations, ..Layer::default() };
+        let layer = |last: u64, inodes: u64, operations: u64| {
+            let totals = Totals { inodes, bytes: 10 * inodes };
+            let mut layer = Layer { last: Seqno(last), totals, operations, ..Layer::default() };
             if operations > 0 {
                 layer.put(Key::orphan(Ino(last)), Some(Value::Unit));
             }
             layer
         };
         let below = Super { name_key: [7; 32], totals: Totals { inodes: 5, bytes: 100 }, next_ino: 9, epoch: WriterEpoch(1) };
-        let mut live = layer(3, 4, 2);
+        let mut live = layer(3, 5, 2);
         live.put(Key::superblock(), Some(Value::Super(Box::new(Super { next_ino: 12, ..below.clone() }))));
-        let layers = [layer(2, -1, 1), live, layer(3, 0, 0), layer(5, 2, 1)].map(Arc::new);
-        let folded = Folded { layers: layers.into(), active: layer(8, 1, 1), next_ino: 20, last: Seqno(8) };
+        let layers = [layer(2, 4, 1), live, layer(3, 0, 0), layer(5, 10, 1)].map(Arc::new);
+        let folded = Folded { layers: layers.into(), active: layer(8, 11, 1), next_ino: 20, last: Seqno(8) };
         let counted = folded.counted_layers(&below, WriterEpoch(2));
         let found: Vec<_> = counted
             .iter()
@@ -309,8 +303,8 @@ mod tests {
                 _ => None,
             })
             .collect();
-        assert_eq!(found, [Some((4, 90, 20, [7; 32])), Some((5, 100, 12, [7; 32])), None, Some((10, 150, 20, [7; 32]))]);
-        assert_eq!(folded.totals(below.totals), Totals { inodes: 11, bytes: 160 });
+        assert_eq!(found, [Some((4, 40, 20, [7; 32])), Some((5, 100, 12, [7; 32])), None, Some((10, 100, 20, [7; 32]))]);
+        assert_eq!(folded.totals(below.totals), Totals { inodes: 11, bytes: 110 });
         assert!(counted.iter().zip(&folded.layers).all(|(a, b)| a.last == b.last), "none is lost or moved");
     }
 }

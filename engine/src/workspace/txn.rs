@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use hiloop_journal::{Class, Staged};
 use hiloop_manifest::schema::{
-    Attr, Block, Entry, FileKind, IndexEntry, Key, KeyKind, NameHasher, Piece, Prefix, Source, StagedAt, Timestamp, Value,
+    Attr, Block, Entry, FileKind, IndexEntry, Key, KeyKind, NameHasher, Piece, Prefix, Source, StagedAt, Timestamp, Totals, Value,
 };
 use hiloop_types::{Error, Ino, Result, Seqno, limits};
 use parking_lot::RwLockWriteGuard;
@@ -24,7 +24,9 @@ pub struct Txn<'a> {
     shared: &'a Arc<Shared>,
     state: RwLockWriteGuard<'a, State>,
     pending: BTreeMap<Key, Option<Value>>,
-    batch: Batch,
+    changes: Vec<Change>,
+    /// Counts of the workspace with this change.
+    totals: Totals,
     reserve: bool,
     data_bytes: u64,
     next_ino: u64,
@@ -37,12 +39,13 @@ impl<'a> Txn<'a> {
     pub(super) fn new(shared: &'a Arc<Shared>) -> Self {
         let now = shared.now();
         let state = shared.state.write();
-        let next_ino = state.next_ino;
+        let (next_ino, totals) = (state.next_ino, state.totals);
         Self {
             shared,
             state,
             pending: BTreeMap::new(),
-            batch: Batch::default(),
+            changes: Vec::new(),
+            totals,
             reserve: false,
             data_bytes: 0,
             next_ino,
@@ -57,16 +60,15 @@ impl<'a> Txn<'a> {
     }
     /// Bytes that the quota still allows, this change counted; `u64::MAX` without a quota.
     pub fn quota_left(&self) -> u64 {
-        let used = self.state.totals.bytes.saturating_add_signed(self.batch.bytes);
-        self.shared.quota.map_or(u64::MAX, |q| q.saturating_sub(used))
+        self.shared.quota.map_or(u64::MAX, |q| q.saturating_sub(self.totals.bytes))
     }
 
     fn set(&mut self, key: Key, value: Value) {
-        self.batch.changes.push(Change::Set(key.clone(), value.clone()));
+        self.changes.push(Change::Set(key.clone(), value.clone()));
         self.pending.insert(key, Some(value));
     }
     fn delete(&mut self, key: Key) {
-        self.batch.changes.push(Change::Delete(key.clone()));
+        self.changes.push(Change::Delete(key.clone()));
         self.pending.insert(key, None);
     }
 
@@ -89,7 +91,7 @@ impl<'a> Txn<'a> {
     /// A miss.
     pub fn put_attr(&mut self, ino: Ino, attr: Attr) -> Result<(), Stop> {
         let before = self.attr(ino)?.map_or(0, |a| a.allocated);
-        self.batch.bytes += attr.allocated as i64 - before as i64;
+        self.totals.bytes = self.totals.bytes.saturating_add_signed(attr.allocated as i64 - before as i64);
         self.set(Key::attr(ino), Value::Attr(Box::new(attr)));
         Ok(())
     }
@@ -98,8 +100,8 @@ impl<'a> Txn<'a> {
     pub fn create_inode(&mut self, ino: Ino, mut attr: Attr) {
         attr.birth_epoch = self.shared.epoch;
         attr.birth_session = self.shared.session;
-        self.batch.inodes += 1;
-        self.batch.bytes += attr.allocated as i64;
+        self.totals.inodes = self.totals.inodes.saturating_add(1);
+        self.totals.bytes = self.totals.bytes.saturating_add_signed(attr.allocated as i64);
         self.set(Key::attr(ino), Value::Attr(Box::new(attr)));
     }
 
@@ -159,8 +161,8 @@ impl<'a> Txn<'a> {
             self.delete(Key::orphan(ino));
         }
         self.delete(Key::attr(ino));
-        self.batch.inodes -= 1;
-        self.batch.bytes -= attr.allocated as i64;
+        self.totals.inodes = self.totals.inodes.saturating_sub(1);
+        self.totals.bytes = self.totals.bytes.saturating_sub(attr.allocated);
         Ok(())
     }
 
@@ -338,7 +340,7 @@ impl<'a> Txn<'a> {
             None => matches!(self.state.active.entries.get(&key), Some(Some(_))),
         };
         if known {
-            self.batch.changes.push(small(key.clone()));
+            self.changes.push(small(key.clone()));
             self.pending.insert(key, Some(Value::Block(block)));
         } else {
             self.set(key, Value::Block(block));
@@ -346,12 +348,12 @@ impl<'a> Txn<'a> {
     }
 
     pub(super) fn commit(mut self) -> Result<Seqno> {
-        if self.batch.changes.is_empty() {
+        if self.changes.is_empty() {
             return Ok(self.state.accepted);
         }
         let class = if self.reserve { Class::Reserve } else { Class::Data };
         let journal = &self.shared.node.journal;
-        let changes = std::mem::take(&mut self.batch.changes);
+        let changes = std::mem::take(&mut self.changes);
         let mut last = self.state.accepted;
         let mut bytes = self.data_bytes;
         let mut slabs = BTreeSet::new();
@@ -360,12 +362,8 @@ impl<'a> Txn<'a> {
         for (i, part) in changes.chunks(CHANGES_MAX).enumerate() {
             // The totals go with the last record, as the attributes do.
             let ends = i + 1 == records;
-            let batch = Batch {
-                inodes: if ends { self.batch.inodes } else { 0 },
-                bytes: if ends { self.batch.bytes } else { 0 },
-                next_ino: self.next_ino,
-                changes: part.to_vec(),
-            };
+            let batch =
+                Batch { totals: if ends { self.totals } else { self.state.totals }, next_ino: self.next_ino, changes: part.to_vec() };
             let (body, staged) = batch.encode();
             let refs: Vec<_> = staged.iter().map(state::staged_ref).collect();
             slabs.extend(staged.iter().map(|s| s.slab));
@@ -390,10 +388,8 @@ impl<'a> Txn<'a> {
         state.active.slabs.extend(slabs);
         state.active.operations += operations;
         state.active.bytes += bytes;
-        state.active.inodes += self.batch.inodes;
-        state.active.allocated += self.batch.bytes;
-        state.totals.inodes = state.totals.inodes.saturating_add_signed(self.batch.inodes);
-        state.totals.bytes = state.totals.bytes.saturating_add_signed(self.batch.bytes);
+        state.totals = self.totals;
+        state.active.totals = self.totals;
         state.next_ino = self.next_ino;
         state.accepted = last;
         self.shared.admission.add(bytes, operations);

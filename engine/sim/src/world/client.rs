@@ -410,6 +410,9 @@ impl Client {
         let Ok(_alone) = mount.users.clone().try_write_owned() else { return Ok(()) };
         let (w, session) = (&mount.workspace, mount.workspace.session().0);
         self.running.mounts.lock().retain(|_, m| m.workspace.session() != w.session());
+        if let Some(h) = self.world.model.lock().openings.get_mut(&session) {
+            h.releasing = true;
+        }
         let report = self.running.engine.detach(w, Duration::from_secs(2)).await?;
         self.world.exec.note(|| format!("n{} detached {}: {report:?}", self.node, w.name()));
         if report.released {

@@ -40,8 +40,12 @@ pub struct History {
     pub published: usize,
     /// When the power was cut, or a flush failed: what was not flushed may be gone since.
     pub torn: Option<Duration>,
-    /// What the next opening started with: nothing above was published.
+    /// What the next opening started with, as the last point that is equal to it: nothing above was published.
     pub fenced: Option<usize>,
+    /// As the first such point: nothing below is left.
+    pub fenced_first: usize,
+    /// Somebody began to give it back; the head may say so though nobody lived to be told.
+    pub releasing: bool,
     /// It was given back with nothing left.
     pub released: bool,
     /// It was detached with nothing left, given back or not.
@@ -63,7 +67,7 @@ impl History {
     fn floor(&self) -> usize {
         let Some(torn) = self.torn else { return self.points.len() - 1 };
         let timely = self.points.iter().rposition(|p| p.at + COMMITTED_WITHIN < torn).unwrap_or(0);
-        self.synced.max(self.published).max(timely).max(self.fenced.unwrap_or(0))
+        self.synced.max(self.published).max(timely).max(self.fenced_first)
     }
     /// The last point from `floor` on that is `tree`.
     fn find(&self, tree: &Tree, floor: usize, what: &str) -> Result<usize, String> {
@@ -173,7 +177,10 @@ impl Model {
             let floor = if complete { h.points.len() - 1 } else { h.published };
             let at = h.find(&tree, floor, if complete { "what a clean hand-over left" } else { "what a take-over found" })?;
             h.fenced = Some(h.fenced.map_or(at, |f| f.min(at)));
-            let own = h.node == a.node && h.epoch + 1 == a.epoch && !h.closed;
+            // Trees come back: a file that is made and removed.
+            h.fenced_first = (floor..=at).find(|i| *h.points[*i].tree == *tree).unwrap_or(at);
+            let given_back = h.closed || h.releasing && a.lost_window == LostWindow::None;
+            let own = h.node == a.node && h.epoch + 1 == a.epoch && !given_back;
             if own && h.torn != Some(Duration::ZERO) {
                 return Err(format!(
                     "epoch {} of {} was not taken up again by its own node, which opened epoch {}",
@@ -204,6 +211,8 @@ impl Model {
             published: 0,
             torn: None,
             fenced,
+            fenced_first: 0,
+            releasing: false,
             released: false,
             closed: false,
             lost: false,

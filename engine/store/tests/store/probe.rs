@@ -86,7 +86,27 @@ async fn a_refused_or_absent_store_is_not_called_inexact() {
     for kind in [ErrorKind::Denied, ErrorKind::Unavailable] {
         let faults = Faults::default();
         let store = Store::memory(Env::real()).wrapped(|backend| faults.wrap(backend));
-        faults.inject(Rule::on(Fault::Before(kind)).call(Call::Create));
+        faults.inject(Rule::on(Fault::Before(kind)).call(Call::Create).times(8));
         assert_eq!(store.probe().await.unwrap_err().kind(), kind);
+    }
+}
+
+/// A bad day: requests that break off before or after they were served.
+#[tokio::test]
+async fn a_store_that_drops_some_requests_is_judged_by_the_others() {
+    for call in [Call::Create, Call::Swap] {
+        for fault in [Fault::Before(ErrorKind::Unavailable), Fault::After(ErrorKind::Unavailable)] {
+            let faults = Faults::default();
+            let store = Store::memory(Env::real()).wrapped(|backend| faults.wrap(backend));
+            let hit = faults.inject(Rule::on(fault).call(call).times(7));
+            store.probe().await.unwrap();
+            assert_eq!(hit.fired(), 7, "{call:?} {fault:?}");
+        }
+        // What is clear still convicts.
+        let faults = Faults::default();
+        let store = Store::memory(Env::real()).wrapped(|backend| faults.wrap(backend));
+        faults.inject(Rule::on(Fault::Before(ErrorKind::Unavailable)).call(call).times(4));
+        faults.inject(Rule::on(Fault::Unconditional).call(call).after(4).times(4));
+        assert_eq!(store.probe().await.unwrap_err().kind(), ErrorKind::Invalid, "{call:?}");
     }
 }
