@@ -11,7 +11,8 @@ names() {
     awk '
         /^ *Running .*\(.*-[0-9a-f]+\)$/ { n = $NF; gsub(/[()]/, "", n); sub(/.*\//, "", n); sub(/-[0-9a-f]+$/, "", n); crate = n "::" }
         /^ *Doc-tests / { crate = "" }
-        /^test (suites|acceptance|faults|csi)::[^ ]+ \.\.\. ok/ { print $2; next }
+        # The scripts tell what was measured behind it; tests of a program may be in a module of the same name.
+        /^test (suites|acceptance|faults|csi)::[^ ]+ \.\.\. ok \(/ { print $2; next }
         /^test .+ \.\.\. ok$/ { if (crate != "") print crate $2 }
         /^[^ ]+: test$/ { sub(/: test$/, ""); print ($0 ~ /^(suites|acceptance|faults|csi)::/ ? "" : crate) $0 }' "$@" | sort -u
 }

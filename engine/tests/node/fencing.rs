@@ -1,11 +1,19 @@
 //! One writer per workspace (`protocols.md` 3).
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use futures::FutureExt;
 
-use crate::kit::{World, eventually, noise, put, read, request};
+use crate::kit::{URL, World, eventually, noise, put, read, request};
 use hiloop_engine::catalog::LostWindow;
-use hiloop_engine::node::AttachRequest;
+use hiloop_engine::context::StoreContext;
+use hiloop_engine::fsck::{FsckOptions, fsck};
+use hiloop_engine::node::{AttachRequest, EngineOptions, StoreOpener};
 use hiloop_engine::workspace::Standing;
+use hiloop_env::Env;
+use hiloop_store::faults::{Fault, Faults, Rule};
+use hiloop_store::{Call, PutOutcome, Store};
 use hiloop_types::ErrorKind;
 
 #[test]
@@ -92,4 +100,42 @@ fn lost_window_is_recorded() {
     let second = world.node("n2");
     let (_, report) = world.runtime.block_on(second.attach(request("ws"))).unwrap();
     assert!(matches!(report.lost_window, LostWindow::Possible), "{report:?}");
+}
+
+/// Found by the simulator: a publish was on its way when the daemon died, and landed after the next one had gone on with the tail. What a
+/// take-over then left to recover began in the middle of that tail, and what stood in both was counted twice.
+#[test]
+fn a_publish_that_lands_after_a_restart_is_counted_once() {
+    let faults = Faults::default();
+    let plain = Store::memory(Env::real());
+    let world = World::over(plain.wrapped(|b| faults.wrap(b)));
+    let first = world.node("n1");
+    let w = world.attach(&first, "ws");
+    world.flush(&w);
+    let late = faults.inject(Rule::on(Fault::Late).call(Call::Swap).key("heads/ws").times(u64::MAX));
+    put(&w, "a", &noise(1, 70_000));
+    world.runtime.block_on(late.reached(1));
+    drop(w);
+    let first = world.kill(first, "n1", "n1-again");
+    let w = world.attach(&first, "ws");
+    put(&w, "b", &noise(2, 5000));
+    put(&w, "a", &noise(3, 100));
+    let landed = world.runtime.block_on(late.land());
+    assert!(matches!(landed[0], Ok(PutOutcome::Done(_))), "{landed:?}");
+    let stores: StoreOpener = Arc::new(move |_, _, _| {
+        let store = plain.clone();
+        Box::pin(async move { Ok(store) })
+    });
+    let second = world.open("n2", EngineOptions { stores, ..world.options("n2") });
+    let theirs = world.take_over(&second, "ws").unwrap();
+    assert_eq!(read(&theirs, "a").unwrap(), noise(1, 70_000), "what landed");
+    eventually("the first writer is fenced", || matches!(w.status().standing, Standing::Fenced { .. }));
+    faults.calm();
+    world.runtime.block_on(first.detach(&w, Duration::from_secs(60))).unwrap();
+    let recovered = world.runtime.block_on(first.recover(URL)).unwrap();
+    let fork = world.attach(&second, recovered[0].name.as_str());
+    assert_eq!((read(&fork, "a").unwrap(), read(&fork, "b").unwrap()), (noise(3, 100), noise(2, 5000)));
+    let ctx = StoreContext::new(world.store.clone(), Env::real(), "test:1");
+    let report = world.runtime.block_on(fsck(&ctx, &FsckOptions { deep: true, source: None })).unwrap();
+    assert!(report.is_clean(), "{report:?}");
 }
