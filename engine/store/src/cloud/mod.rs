@@ -117,7 +117,7 @@ fn build(
     connector: CountingConnector,
 ) -> Result<Arc<dyn ObjectStore>> {
     let retry = RetryConfig {
-        max_retries: 4,
+        max_retries: 6,
         retry_timeout: Duration::from_secs(15),
         backoff: BackoffConfig { init_backoff: Duration::from_millis(50), max_backoff: Duration::from_secs(2), base: 2.0 },
     };

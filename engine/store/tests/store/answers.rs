@@ -88,7 +88,7 @@ async fn a_store_that_only_fails_is_unavailable_and_a_conditional_put_ambiguous(
     let error = store.get("k").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(error.to_string().ends_with("get k: the store answered 500 InternalError"), "{error}");
-    assert_eq!(store.stats().http_requests, 5, "four repetitions");
+    assert_eq!(store.stats().http_requests, 7, "six repetitions");
     let CreateOutcome::Ambiguous(error) = store.create("k", Bytes::new()).await.unwrap() else { panic!() };
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert_eq!(store.put("k", Bytes::new()).await.unwrap_err().kind(), ErrorKind::Unavailable);
