@@ -314,18 +314,13 @@ impl Filesystem for Adapter {
         );
     }
 
-    fn open(&self, req: &Request, i: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, _req: &Request, i: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         let i = ino(i);
         let core = self.begin(Opcode::Open);
         let answer = |_: &Arc<Core>, reply: ReplyOpen, result: Answer<()>| match result {
             Ok(()) => reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE),
             Err(e) => reply.error(code(e)),
         };
-        if flags.0 & libc::O_TRUNC != 0 {
-            let caller = caller(req);
-            let set = SetAttr { size: Some(0), ..SetAttr::default() };
-            return core.modify(exempt(), reply, move |c, _| c.update(&[i], |tx| setattr(tx, caller, i, &set)).map(drop), answer);
-        }
         // ESTALE for an inode that is gone: the kernel then looks its name up again.
         core.run(reply, move |c, _| getattr(&c.ws.view(), i).map(drop), answer);
     }

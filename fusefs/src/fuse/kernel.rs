@@ -23,9 +23,8 @@ const MAX_WRITE: u32 = 1 << 20;
 /// Reads ahead and releases that may be in flight; the kernel's 12 starve read-ahead.
 const MAX_BACKGROUND: u16 = 256;
 
+// Not O_TRUNC together with OPEN (FUSE_ATOMIC_O_TRUNC): of a running program the kernel then finds out that it may not be cut after it was.
 const WANTED: &[InitFlags] = &[
-    // O_TRUNC comes with OPEN, in one transaction.
-    InitFlags::FUSE_ATOMIC_O_TRUNC,
     // The umask comes as it is, since a default ACL replaces it.
     InitFlags::FUSE_DONT_MASK,
     InitFlags::FUSE_POSIX_ACL,

@@ -396,3 +396,25 @@ fn reads_pass_the_daemon_once_and_nothing_is_limited_by_default() {
     }
     assert_eq!(own("self", "cgroup"), own(&daemon.to_string(), "cgroup"));
 }
+
+/// Found by pjdfstest on a busy machine: a running program that was opened for reading and cut lost its content, and with it its life.
+#[test]
+fn a_running_program_is_not_cut_by_who_opens_it() {
+    let (_rig, m, _) = mounted();
+    let program = m.join("program");
+    fs::copy("/bin/sleep", &program).unwrap();
+    let size = fs::metadata(&program).unwrap().len();
+    let mut running = Command::new(&program).arg("100").spawn().unwrap();
+    for flags in [libc::O_RDONLY | libc::O_TRUNC, libc::O_WRONLY | libc::O_TRUNC, libc::O_RDWR] {
+        let name = std::ffi::CString::new(program.as_os_str().as_encoded_bytes()).unwrap();
+        // SAFETY: a path that ends with a zero byte; the result is no descriptor, as checked below.
+        let opened = unsafe { libc::open(name.as_ptr(), flags) };
+        let error = std::io::Error::last_os_error();
+        assert_eq!((opened, error.raw_os_error()), (-1, Some(libc::ETXTBSY)), "{flags:o}");
+        assert_eq!(fs::metadata(&program).unwrap().len(), size, "{flags:o}");
+    }
+    assert!(running.try_wait().unwrap().is_none(), "it goes on");
+    running.kill().unwrap();
+    running.wait().unwrap();
+    assert_eq!(fs::read(&program).unwrap(), fs::read("/bin/sleep").unwrap());
+}

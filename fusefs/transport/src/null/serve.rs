@@ -23,8 +23,7 @@ const SUID_SGID: u32 = libc::S_ISUID | libc::S_ISGID;
 /// What the real file system agrees on with the kernel.
 pub fn init_config() -> InitConfig {
     InitConfig {
-        want: init::ATOMIC_O_TRUNC
-            | init::DONT_MASK
+        want: init::DONT_MASK
             | init::POSIX_ACL
             | init::HANDLE_KILLPRIV_V2
             | init::PARALLEL_DIROPS
