@@ -24,7 +24,7 @@ use hiloop_env::Env;
 use hiloop_journal::{DirLock, Disk, RealDisk, RecoveryReport, Usage};
 use hiloop_manifest::DomainKey;
 use hiloop_store::{Store, StoreOptions, StoreUrl};
-use hiloop_types::{Error, MetaStore, Name, NameKind, Nonce, Result, Session};
+use hiloop_types::{Error, MetaStore, Name, NameKind, Nonce, Result, Session, limits};
 pub use open::Ground;
 use parking_lot::Mutex;
 pub use recover::Recovered;
@@ -60,6 +60,8 @@ pub struct EngineOptions {
     pub stores: StoreOpener,
     /// The file system below journal and staging.
     pub disk: Arc<dyn Disk>,
+    /// Unpublished bytes of all workspaces at which a writer waits that has its share of them already.
+    pub backlog_node: u64,
 }
 
 impl EngineOptions {
@@ -75,6 +77,7 @@ impl EngineOptions {
             journal: hiloop_journal::JournalOptions::default(),
             stores: Arc::new(|url, options, env| Box::pin(async move { Store::open(&url, options, env).await })),
             disk: Arc::new(RealDisk),
+            backlog_node: limits::BACKLOG_NODE,
         }
     }
 }
