@@ -7,7 +7,7 @@ use hiloop_csi::v1::volume_usage::Unit;
 use nix::sys::signal::Signal;
 use tonic::Code;
 
-use crate::rig::{Node, Rig, clean_targets, publish_request, refused, until};
+use crate::rig::{Node, PATIENCE, Rig, clean_targets, publish_request, refused, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_publish_is_the_first_and_elsewhere_is_refused() {
@@ -160,6 +160,43 @@ async fn nothing_can_be_written_below_a_lost_mount() {
     let cleaned = clean_targets(&node.dir);
     assert!(cleaned.status.success(), "{cleaned:?}");
     fs::remove_dir(&target).unwrap();
+}
+
+/// Volumes that came and went leave nothing behind: no descriptor, no mount, no record.
+#[tokio::test(flavor = "multi_thread")]
+async fn volumes_that_come_and_go_leave_nothing() {
+    let rig = Rig::new();
+    let node = rig.node("one").await;
+    // The files of the index have a bound of their own.
+    let is_index = |p: &std::path::Path| p.extension().is_some_and(|e| e == "sst");
+    let count = |pid: i32| {
+        let open = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().filter_map(|e| fs::read_link(e.ok()?.path()).ok());
+        open.filter(|p| !is_index(p)).count()
+    };
+    let held = || [count(node.daemon_pid()), count(node.driver_pid())];
+    let round = async |i: usize| {
+        let id = node.create(&format!("box-{i}")).await.unwrap().volume_id;
+        node.publish(&id, "pod").await.unwrap();
+        fs::write(node.target("pod").join("f"), "x").unwrap();
+        node.stats(&id, "pod").await.unwrap();
+        refused(node.publish(&id, "other").await, Code::FailedPrecondition, "already");
+        node.unpublish(&id, "pod").await.unwrap();
+        node.nothing_left("pod");
+        node.delete(&id).await.unwrap();
+    };
+    for i in 0..5 {
+        round(i).await;
+    }
+    let before = held();
+    for i in 5..30 {
+        round(i).await;
+    }
+    // Connections of this test and of the driver come and go; twenty-five volumes that left one each would show.
+    until("nothing is held for them", async || held().iter().zip(before).all(|(now, then)| *now < then + 10)).await;
+    assert_eq!(fs::read_dir(node.dir.join("state")).unwrap().count(), 0, "no target is recorded");
+    assert!(mountinfo::mounts().unwrap().iter().all(|m| !m.mountpoint.starts_with(&node.dir)));
+    let list = node.control().list(Default::default(), PATIENCE).await.unwrap();
+    assert!(list.mounts.is_empty() && list.draining.is_empty(), "{list:?}");
 }
 
 /// What the kubelet removes by itself after a final error.

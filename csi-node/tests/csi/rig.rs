@@ -180,6 +180,9 @@ impl Node {
     pub fn daemon_pid(&self) -> i32 {
         self.daemon.as_ref().unwrap().id() as i32
     }
+    pub fn driver_pid(&self) -> i32 {
+        self.driver.as_ref().unwrap().id() as i32
+    }
     pub fn signal_daemon(&self, signal: Signal) {
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.daemon_pid()), signal).unwrap();
     }
