@@ -7,6 +7,7 @@ mod args;
 mod base;
 mod config;
 mod ctl;
+mod doctor;
 mod failure;
 mod fork;
 mod live;
@@ -16,6 +17,8 @@ mod node;
 mod output;
 mod progress;
 mod retire;
+#[cfg(test)]
+mod runbook;
 mod size;
 mod store;
 
@@ -76,6 +79,9 @@ fn run(cli: Cli, out: Output) -> Done {
         clap_complete::generate(shell, &mut Cli::command(), "sandbox-workspace", &mut script);
         return Ok(out.result(&String::from_utf8_lossy(&script), |s| s.to_string())?);
     }
+    if let Command::SyncMount { mountpoint } = &cli.command {
+        return Ok(live::sync_mount(mountpoint)?);
+    }
     let env = Env::real();
     let (default, endpoint, ca_file, attributes) = match &cli.command {
         Command::Daemon(d) if d.foreground => {
@@ -124,6 +130,6 @@ async fn dispatch(command: Command, out: Output, env: &Env, logging: &node::Logg
         Command::Daemon(a) => node::start_daemon(a, out, env, logging).await,
         Command::CheckConfig(a) => node::check_config(&a, out),
         Command::Ctl(a) => ctl::run(a, out).await,
-        Command::Completions { .. } => Err(Failure::Failed(Error::internal("completions are printed without a runtime"))),
+        Command::SyncMount { .. } | Command::Completions { .. } => Err(Failure::Failed(Error::internal("is done without a runtime"))),
     }
 }

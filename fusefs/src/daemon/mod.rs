@@ -15,6 +15,7 @@ mod shutdown;
 pub mod socket;
 pub mod start;
 mod status;
+pub mod sync;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -72,6 +73,8 @@ pub(crate) struct Daemon {
     closing: AtomicBool,
     /// No new mounts are taken.
     drained: AtomicBool,
+    /// What an earlier daemon left is being taken up.
+    resuming: AtomicBool,
     events: tokio::sync::broadcast::Sender<events::Happened>,
     /// Wakes whoever waits for `calls` or the mounts to change.
     changed: Notify,
@@ -100,6 +103,7 @@ impl Daemon {
             calls: AtomicUsize::new(0),
             closing: AtomicBool::new(false),
             drained: AtomicBool::new(false),
+            resuming: AtomicBool::new(false),
             events: tokio::sync::broadcast::channel(events::BEHIND).0,
             changed: Notify::new(),
         }))
@@ -157,6 +161,7 @@ pub async fn run(
         // Only a daemon that stays: one that `mount` started waits for the workspace to be mounted again.
         let left = daemon.engine.unattached();
         daemon.hold(&left);
+        daemon.resuming.store(true, Ordering::SeqCst);
         background.push(tokio::spawn(control_ends(control.serve(daemon.clone()))).abort_handle());
         background.push(tokio::spawn(daemon.clone().resume(left)).abort_handle());
     }

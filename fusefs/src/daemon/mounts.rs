@@ -15,6 +15,7 @@ use super::Daemon;
 use super::events::What;
 use super::protocol::{Cut, Flushed, MountCall, MountInfo, Mounted, Opening, Progress, Recovery, Selector, Snapshotted, Unmounted, Wanted};
 use super::server::Talk;
+use super::sync::{BEFORE_A_CUT, Turn};
 use crate::fs::dir;
 use crate::fuse;
 
@@ -67,6 +68,8 @@ struct Live {
     store: String,
     /// An unmount runs.
     leaving: bool,
+    /// Of the helper that has changed pages written back.
+    syncing: Turn,
 }
 
 impl Live {
@@ -147,13 +150,13 @@ impl Daemon {
         self.one(of).map(|l| (l.mount, l.workspace))
     }
 
-    fn writable(&self, of: &Selector) -> Result<Workspace> {
+    fn writable(&self, of: &Selector) -> Result<Live> {
         let live = self.one(of)?;
         if live.workspace.is_read_only() {
             return Err(Error::invalid(format!("{} is mounted read-only: it has no writes", live.workspace.name()))
                 .at(live.mount.mountpoint().display()));
         }
-        Ok(live.workspace)
+        Ok(live)
     }
 
     #[tracing::instrument(skip_all, fields(mountpoint = %call.mountpoint.display()))]
@@ -202,7 +205,7 @@ impl Daemon {
             cache_dir: self.options.cache_dir.clone(),
         };
         self.tell(What::Attached, &mounted.workspace, &mountpoint, "");
-        self.mounts.lock().live.insert(mountpoint, Live { mount, workspace, store, leaving: false });
+        self.mounts.lock().live.insert(mountpoint, Live { mount, workspace, store, leaving: false, syncing: Turn::default() });
         tracing::info!(workspace = %mounted.workspace, epoch = mounted.epoch, read_only = mounted.read_only, "mounted");
         Ok(mounted)
     }
@@ -337,7 +340,9 @@ impl Daemon {
 
     #[tracing::instrument(skip_all)]
     pub(super) async fn snapshot(&self, of: Selector, name: Option<Name>, wait: bool, talk: &mut Talk) -> Result<Snapshotted> {
-        let workspace = self.writable(&of)?;
+        let live = self.writable(&of)?;
+        let unsynced = self.synced(&live, talk).await;
+        let workspace = live.workspace;
         let name = match name {
             Some(name) => name,
             None => self.made_up(workspace.name())?,
@@ -355,12 +360,12 @@ impl Daemon {
         let lineage = Cut { workspace: workspace.name().clone(), epoch: workspace.epoch().0, sequence: cut.0 };
         let local = hiloop_engine::workspace::Durability::Local;
         if !wait {
-            return Ok(Snapshotted { snapshot: name, root: None, durability: local, lineage });
+            return Ok(Snapshotted { snapshot: name, root: None, durability: local, lineage, unsynced });
         }
         let lost = |_| Err(Error::closed("the workspace was closed before the snapshot was replicated").at(&name));
         let doc = talk.during(Box::pin(told), || left(&workspace, "replicating")).await.unwrap_or_else(lost)?;
         let root = Some(doc.root.node.id.to_string());
-        Ok(Snapshotted { snapshot: name, root, durability: hiloop_engine::workspace::Durability::Replicated, lineage })
+        Ok(Snapshotted { snapshot: name, root, durability: hiloop_engine::workspace::Durability::Replicated, lineage, unsynced })
     }
 
     /// A free name for a snapshot: the workspace, the time, a little chance.
@@ -374,10 +379,18 @@ impl Daemon {
 
     #[tracing::instrument(skip_all)]
     pub(super) async fn flush(&self, of: Selector, talk: &mut Talk) -> Result<Flushed> {
-        let workspace = self.writable(&of)?;
+        let live = self.writable(&of)?;
+        let unsynced = self.synced(&live, talk).await;
+        let workspace = live.workspace;
         talk.during(Box::pin(workspace.flush()), || left(&workspace, "publishing")).await?;
         let status = workspace.status();
-        Ok(Flushed { workspace: status.name, published: status.published, root: status.root.map(|r| r.node.id.to_string()) })
+        Ok(Flushed { workspace: status.name, published: status.published, root: status.root.map(|r| r.node.id.to_string()), unsynced })
+    }
+
+    /// Why changed pages may be missing in what is cut next.
+    async fn synced(&self, live: &Live, talk: &mut Talk) -> Option<String> {
+        let doing = || left(&live.workspace, "having changed pages written back of");
+        talk.during(Box::pin(self.written_back(&live.mount, &live.syncing, BEFORE_A_CUT)), doing).await
     }
 
     /// Detaches the mount, publishes what there is within `timeout`, and gives the head back.
@@ -387,7 +400,14 @@ impl Daemon {
         let at = live.mount.mountpoint().to_owned();
         self.leave(&at)?;
         let workspace = live.workspace.clone();
-        let ended = talk.during(Box::pin(self.end(&live, timeout)), || left(&workspace, "publishing")).await;
+        let started = self.env.monotonic();
+        // What is still missing after that the kernel brings as it unmounts.
+        talk.during(Box::pin(self.written_back(&live.mount, &live.syncing, timeout)), || {
+            left(&workspace, "having changed pages written back of")
+        })
+        .await;
+        let rest = timeout.saturating_sub(self.env.monotonic().saturating_sub(started));
+        let ended = talk.during(Box::pin(self.end(&live, rest)), || left(&workspace, "publishing")).await;
         if let Ok(e) = &ended {
             if e.left_bytes > 0 {
                 self.drain(live.store.clone(), live.workspace.clone());
@@ -543,38 +563,50 @@ impl Daemon {
     ///
     /// `left` was announced by [`Self::hold`].
     pub(super) async fn resume(self: Arc<Self>, left: Vec<(String, Name)>) {
-        for key in left {
-            let (store, name) = key.clone();
-            let attached = loop {
-                let (engine, mut request) = match AttachRequest::new(store.as_str(), name.clone()) {
-                    Ok(request) => (self.engine.clone(), request),
-                    Err(e) => break Err(e),
-                };
-                request.origin = Origin::OwnTail;
-                self.hold(std::slice::from_ref(&key));
-                match on_thread(move || async move { engine.attach(request).await }).await {
-                    Err(e) if e.kind() == ErrorKind::Unavailable && !self.is_closing() => {
-                        self.let_pass(&key);
-                        tokio::time::sleep(RESUME_PAUSE).await;
-                    }
-                    other => break other,
-                }
+        // Side by side: a store that is away must not hold up what belongs to another.
+        futures::future::join_all(left.into_iter().map(|key| self.resume_one(key))).await;
+        self.resuming.store(false, Ordering::SeqCst);
+        self.changed.notify_waiters();
+    }
+
+    async fn resume_one(self: &Arc<Self>, key: (String, Name)) {
+        let (store, name) = key.clone();
+        let attached = loop {
+            let (engine, mut request) = match AttachRequest::new(store.as_str(), name.clone()) {
+                Ok(request) => (self.engine.clone(), request),
+                Err(e) => break Err(e),
             };
-            match attached {
-                Ok((workspace, report)) => {
-                    tracing::info!(workspace = %name, operations = report.recovered_operations, "publishing what an earlier daemon left");
-                    // At once in the state of an unmounted workspace that drains: a mount takes it back from there.
-                    match self.engine.detach(&workspace, Duration::ZERO).await {
-                        Ok(r) if r.left_bytes > 0 || !r.released => self.drain(store, workspace),
-                        Ok(_) => {}
-                        Err(e) => tracing::warn!(workspace = %name, error = %e, "what an earlier daemon left is not published"),
-                    }
+            request.origin = Origin::OwnTail;
+            self.hold(std::slice::from_ref(&key));
+            match on_thread(move || async move { engine.attach(request).await }).await {
+                // The store is away, or refuses credentials that somebody will renew, or the disk is full.
+                Err(e) if !is_settled(e.kind()) && !self.is_closing() => {
+                    tracing::warn!(workspace = %name, error = %e, retry_in = ?RESUME_PAUSE, "what an earlier daemon left cannot be published yet");
+                    self.let_pass(&key);
+                    tokio::time::sleep(RESUME_PAUSE).await;
                 }
-                // Mounted meanwhile, or another's now: then it is `recover` that is asked for.
-                Err(e) => tracing::info!(workspace = %name, error = %e, "what an earlier daemon left stays in the journal"),
+                other => break other,
             }
-            self.let_pass(&key);
+        };
+        match attached {
+            Ok((workspace, report)) => {
+                tracing::info!(workspace = %name, operations = report.recovered_operations, "publishing what an earlier daemon left");
+                // At once in the state of an unmounted workspace that drains: a mount takes it back from there.
+                match self.engine.detach(&workspace, Duration::ZERO).await {
+                    Ok(r) if r.left_bytes > 0 || !r.released => self.drain(store, workspace),
+                    Ok(_) => {}
+                    Err(e) => tracing::warn!(workspace = %name, error = %e, "what an earlier daemon left is not published"),
+                }
+            }
+            // Mounted meanwhile, or another's now: then it is `recover` that is asked for.
+            Err(e) => tracing::info!(workspace = %name, error = %e, "what an earlier daemon left stays in the journal"),
         }
+        self.let_pass(&key);
+    }
+
+    /// Returns once all that an earlier daemon left was taken up, as far as it can be.
+    pub(super) async fn resumed(&self) {
+        self.changed_until(|_| !self.resuming.load(Ordering::SeqCst)).await;
     }
 
     /// Lets openings of these workspaces wait.
@@ -623,6 +655,17 @@ impl Daemon {
         });
         futures::future::join_all(ending).await;
     }
+}
+
+/// True for a refusal that asking again would not change: the workspace is another's, open here already, or gone.
+fn is_settled(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::NotFound | ErrorKind::Conflict | ErrorKind::Fenced | ErrorKind::Closed)
+}
+
+/// True where the kernel has the mount where it was made, and it is answered.
+pub(super) fn is_there(mount: &fuse::Mount) -> Result<bool> {
+    let there = fuse::find_mount(mount.mountpoint())?;
+    Ok(mount.is_alive() && there.is_some_and(|m| m.is_ours() && mount.connection().is_none_or(|c| c == m.minor)))
 }
 
 /// Unmounts; where files are open, out of the tree first, and their users have a moment before they are cut off. True where they were.
