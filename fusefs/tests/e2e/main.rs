@@ -1,6 +1,11 @@
 //! The real program, through the kernel, on a directory store. Needs root and `/dev/fuse`.
 
-#![allow(clippy::unwrap_used, clippy::print_stderr, clippy::print_stdout, reason = "a test fails by panicking, and says why on standard error")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and says why on standard error"
+)]
 
 #[path = "../../../engine/store/tests/store/authority.rs"]
 mod authority;
@@ -16,3 +21,4 @@ mod reports;
 mod rig;
 mod sources;
 mod takeover;
+mod waits;
