@@ -24,10 +24,10 @@ declare -A MAY=(
     [hiloop-transport]="env"
     [hiloop-proxy]="env"
     [hiloop-fuzz]="cache engine journal manifest source store types"
-    [hiloop-benches]="cache engine env fusefs journal manifest rocks sim source store types"
+    [hiloop-benches]="cache engine env fusefs journal manifest rocks sim source store transport types"
 )
 # Third-party crates that only these of ours may name directly.
-declare -A OWNER=([fuser]="hiloop-fusefs hiloop-powercut hiloop-benches" [rocksdb]="hiloop-rocks" [object_store]="hiloop-store")
+declare -A OWNER=([fuser]="hiloop-powercut hiloop-benches" [rocksdb]="hiloop-rocks" [object_store]="hiloop-store")
 # What no engine crate may reach, directly or not: web, SQL, Kubernetes, gRPC, FUSE and command-line crates.
 FORBIDDEN='axum|actix-web|warp|rocket|tonic|prost|sqlx|diesel|rusqlite|tokio-postgres|kube|k8s-openapi|fuser|fuse3|polyfuse|clap|indicatif'
 ENGINE=(hiloop-types hiloop-env hiloop-journal hiloop-cache hiloop-store hiloop-manifest hiloop-source hiloop-engine)

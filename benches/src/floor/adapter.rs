@@ -1,12 +1,10 @@
 //! The kernel's requests: the same answers, handles and cache flags as ours gives, with nothing behind them.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::SystemTime;
 
 use fuser::{
@@ -15,33 +13,15 @@ use fuser::{
     ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use hiloop_env::Env;
-use hiloop_fusefs::fuse::Opcode;
-use hiloop_fusefs::fuse::kernel::{FOREVER, negotiate};
+use hiloop_fusefs::fuse::Requests;
+use hiloop_fusefs::fuse::kernel::FOREVER;
+use hiloop_transport::abi::Opcode;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::content::Content;
 use super::tree::{Answer, Directory, Kind, New, Tree};
 
 const GENERATION: Generation = Generation(0);
-
-/// Requests by opcode.
-pub(super) struct Requests([AtomicU64; Opcode::ALL.len()]);
-
-impl Default for Requests {
-    fn default() -> Self {
-        Self(std::array::from_fn(|_| AtomicU64::new(0)))
-    }
-}
-
-impl Requests {
-    fn count(&self, op: Opcode) {
-        self.0[op as usize].fetch_add(1, Relaxed);
-    }
-    /// Those that came at all, by the names that our own daemon uses.
-    pub(super) fn shown(&self) -> BTreeMap<&'static str, u64> {
-        Opcode::ALL.iter().map(|op| (op.name(), self.0[*op as usize].load(Relaxed))).filter(|(_, n)| *n > 0).collect()
-    }
-}
 
 pub(super) struct Adapter {
     requests: Arc<Requests>,
@@ -132,20 +112,20 @@ fn mode_of_acl(value: &[u8]) -> Option<u16> {
 
 impl Filesystem for Adapter {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
-        negotiate(config)
+        super::negotiate(config)
     }
 
     fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let found = self.begin(Opcode::Lookup).lookup(parent.0, name.as_bytes());
+        let found = self.begin(Opcode::LOOKUP).lookup(parent.0, name.as_bytes());
         entry(reply, found.map(|attr| attr.unwrap_or_else(negative)));
     }
 
     fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
-        self.begin(Opcode::Forget).forget(ino.0, nlookup);
+        self.begin(Opcode::FORGET).forget(ino.0, nlookup);
     }
 
     fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
-        let found = self.begin(Opcode::GetAttr).node(ino.0).map(|n| n.attr());
+        let found = self.begin(Opcode::GETATTR).node(ino.0).map(|n| n.attr());
         attributes(reply, found);
     }
 
@@ -173,7 +153,7 @@ impl Filesystem for Adapter {
             TimeOrNow::Now => now,
         };
         let set = || -> Answer<FileAttr> {
-            let mut tree = self.begin(Opcode::SetAttr);
+            let mut tree = self.begin(Opcode::SETATTR);
             let node = tree.node(ino.0)?;
             if let Some(size) = size {
                 node.file()?.truncate(size);
@@ -192,7 +172,7 @@ impl Filesystem for Adapter {
     }
 
     fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
-        match self.begin(Opcode::ReadLink).node(ino.0).map(|n| &n.kind) {
+        match self.begin(Opcode::READLINK).node(ino.0).map(|n| &n.kind) {
             Ok(Kind::Link(target)) => reply.data(target),
             Ok(_) => reply.error(Errno::EINVAL),
             Err(e) => reply.error(Errno::from_i32(e)),
@@ -201,7 +181,7 @@ impl Filesystem for Adapter {
 
     fn mknod(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, _rdev: u32, reply: ReplyEntry) {
         let made = match mode & libc::S_IFMT {
-            0 | libc::S_IFREG => self.make(Opcode::MkNod, req, (parent, name), Kind::File(Content::default()), mode & !umask),
+            0 | libc::S_IFREG => self.make(Opcode::MKNOD, req, (parent, name), Kind::File(Content::default()), mode & !umask),
             // Nothing that is measured makes a device, a fifo or a socket.
             _ => Err(libc::EPERM),
         };
@@ -209,21 +189,21 @@ impl Filesystem for Adapter {
     }
 
     fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
-        entry(reply, self.make(Opcode::MkDir, req, (parent, name), Kind::Directory(Directory::default()), mode & !umask));
+        entry(reply, self.make(Opcode::MKDIR, req, (parent, name), Kind::Directory(Directory::default()), mode & !umask));
     }
 
     fn symlink(&self, req: &Request, parent: INodeNo, link_name: &OsStr, target: &Path, reply: ReplyEntry) {
         let target = target.as_os_str().as_bytes().to_vec();
-        entry(reply, self.make(Opcode::SymLink, req, (parent, link_name), Kind::Link(target), 0o777));
+        entry(reply, self.make(Opcode::SYMLINK, req, (parent, link_name), Kind::Link(target), 0o777));
     }
 
     fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let removed = self.begin(Opcode::Unlink).remove(parent.0, name.as_bytes(), false, self.now());
+        let removed = self.begin(Opcode::UNLINK).remove(parent.0, name.as_bytes(), false, self.now());
         empty(reply, removed);
     }
 
     fn rmdir(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let removed = self.begin(Opcode::RmDir).remove(parent.0, name.as_bytes(), true, self.now());
+        let removed = self.begin(Opcode::RMDIR).remove(parent.0, name.as_bytes(), true, self.now());
         empty(reply, removed);
     }
 
@@ -242,7 +222,7 @@ impl Filesystem for Adapter {
             libc::RENAME_NOREPLACE => Some(true),
             _ => None,
         };
-        let mut tree = self.begin(Opcode::Rename);
+        let mut tree = self.begin(Opcode::RENAME);
         let (from, to) = ((parent.0, name.as_bytes()), (newparent.0, newname.as_bytes()));
         let renamed = keep.ok_or(libc::EINVAL).and_then(|keep| tree.rename(from, to, keep, self.now()));
         drop(tree);
@@ -250,28 +230,19 @@ impl Filesystem for Adapter {
     }
 
     fn link(&self, _req: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
-        let linked = self.begin(Opcode::Link).link(ino.0, newparent.0, newname.as_bytes(), self.now());
+        let linked = self.begin(Opcode::LINK).link(ino.0, newparent.0, newname.as_bytes(), self.now());
         entry(reply, linked);
     }
 
-    fn open(&self, _req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let opened = || -> Answer<()> {
-            let mut tree = self.begin(Opcode::Open);
-            let node = tree.node(ino.0)?;
-            if flags.0 & libc::O_TRUNC != 0 {
-                node.file()?.truncate(0);
-                node.attr.mtime = self.now();
-            }
-            Ok(())
-        };
-        match opened() {
-            Ok(()) => reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE),
+    fn open(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        match self.begin(Opcode::OPEN).node(ino.0) {
+            Ok(_) => reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE),
             Err(e) => reply.error(Errno::from_i32(e)),
         }
     }
 
     fn create(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, _flags: i32, reply: ReplyCreate) {
-        match self.make(Opcode::Create, req, (parent, name), Kind::File(Content::default()), mode & !umask) {
+        match self.make(Opcode::CREATE, req, (parent, name), Kind::File(Content::default()), mode & !umask) {
             Ok(attr) => reply.created(&FOREVER, &attr, GENERATION, FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE),
             Err(e) => reply.error(Errno::from_i32(e)),
         }
@@ -290,7 +261,7 @@ impl Filesystem for Adapter {
     ) {
         let mut buffer = BUFFER.take();
         buffer.clear();
-        let read = self.begin(Opcode::Read).node(ino.0).and_then(|n| n.file().map(|c| c.read(offset, size as usize, &mut buffer)));
+        let read = self.begin(Opcode::READ).node(ino.0).and_then(|n| n.file().map(|c| c.read(offset, size as usize, &mut buffer)));
         match read {
             Ok(()) => reply.data(&buffer),
             Err(e) => reply.error(Errno::from_i32(e)),
@@ -312,7 +283,7 @@ impl Filesystem for Adapter {
     ) {
         let now = self.now();
         let written = || -> Answer<()> {
-            let mut tree = self.begin(Opcode::Write);
+            let mut tree = self.begin(Opcode::WRITE);
             let node = tree.node(ino.0)?;
             node.file()?.write(offset, data);
             (node.attr.mtime, node.attr.ctime) = (now, now);
@@ -325,33 +296,33 @@ impl Filesystem for Adapter {
     }
 
     fn flush(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _lock_owner: LockOwner, reply: ReplyEmpty) {
-        self.requests.count(Opcode::Flush);
+        self.requests.count(Opcode::FLUSH);
         reply.error(Errno::ENOSYS);
     }
 
     fn release(&self, _: &Request, _: INodeNo, _: FileHandle, _: OpenFlags, _: Option<LockOwner>, _flush: bool, reply: ReplyEmpty) {
-        self.requests.count(Opcode::Release);
+        self.requests.count(Opcode::RELEASE);
         reply.ok();
     }
 
     fn fsync(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
-        self.requests.count(Opcode::FSync);
+        self.requests.count(Opcode::FSYNC);
         reply.ok();
     }
 
     fn fsyncdir(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
-        self.requests.count(Opcode::FSyncDir);
+        self.requests.count(Opcode::FSYNCDIR);
         reply.ok();
     }
 
     fn opendir(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        self.requests.count(Opcode::OpenDir);
+        self.requests.count(Opcode::OPENDIR);
         reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_CACHE_DIR);
     }
 
     fn readdir(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
         let listed =
-            self.begin(Opcode::ReadDir).list(ino.0, offset, |at, name, attr| !reply.add(attr.ino, at, attr.kind, OsStr::from_bytes(name)));
+            self.begin(Opcode::READDIR).list(ino.0, offset, |at, name, attr| !reply.add(attr.ino, at, attr.kind, OsStr::from_bytes(name)));
         match listed {
             Ok(_) => reply.ok(),
             Err(e) => reply.error(Errno::from_i32(e)),
@@ -359,7 +330,7 @@ impl Filesystem for Adapter {
     }
 
     fn readdirplus(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
-        let mut tree = self.begin(Opcode::ReadDirPlus);
+        let mut tree = self.begin(Opcode::READDIRPLUS);
         let listed =
             tree.list(ino.0, offset, |at, name, attr| !reply.add(attr.ino, at, OsStr::from_bytes(name), &FOREVER, &attr, GENERATION));
         // Each entry that was listed is a reference of the kernel's, once the reply is sent.
@@ -372,18 +343,18 @@ impl Filesystem for Adapter {
     }
 
     fn releasedir(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _flags: OpenFlags, reply: ReplyEmpty) {
-        self.requests.count(Opcode::ReleaseDir);
+        self.requests.count(Opcode::RELEASEDIR);
         reply.ok();
     }
 
     fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
-        self.requests.count(Opcode::StatFs);
+        self.requests.count(Opcode::STATFS);
         reply.statfs(1 << 24, 1 << 23, 1 << 23, 1 << 24, 1 << 23, 4096, 255, 4096);
     }
 
     /// `cp -a` sets the mode by an access list that says no more than a mode.
     fn setxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, value: &[u8], _flags: i32, _position: u32, reply: ReplyEmpty) {
-        let mut tree = self.begin(Opcode::SetXattr);
+        let mut tree = self.begin(Opcode::SETXATTR);
         let mode = if name == "system.posix_acl_access" { mode_of_acl(value) } else { None };
         let set = mode.ok_or(libc::EOPNOTSUPP).and_then(|mode| {
             let attr = &mut tree.node(ino.0)?.attr;
@@ -395,22 +366,22 @@ impl Filesystem for Adapter {
     }
 
     fn removexattr(&self, _req: &Request, _ino: INodeNo, _name: &OsStr, reply: ReplyEmpty) {
-        self.requests.count(Opcode::RemoveXattr);
+        self.requests.count(Opcode::REMOVEXATTR);
         reply.error(Errno::ENODATA);
     }
 
     fn getxattr(&self, _req: &Request, _ino: INodeNo, _name: &OsStr, _size: u32, reply: ReplyXattr) {
-        self.requests.count(Opcode::GetXattr);
+        self.requests.count(Opcode::GETXATTR);
         reply.error(Errno::ENODATA);
     }
 
     fn listxattr(&self, _req: &Request, _ino: INodeNo, size: u32, reply: ReplyXattr) {
-        self.requests.count(Opcode::ListXattr);
+        self.requests.count(Opcode::LISTXATTR);
         if size == 0 { reply.size(0) } else { reply.data(&[]) }
     }
 
     fn access(&self, _req: &Request, _ino: INodeNo, _mask: AccessFlags, reply: ReplyEmpty) {
-        self.requests.count(Opcode::Access);
+        self.requests.count(Opcode::ACCESS);
         reply.error(Errno::ENOSYS);
     }
 }

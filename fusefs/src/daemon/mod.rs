@@ -26,6 +26,7 @@ use hiloop_engine::hydrate::Memory;
 use hiloop_engine::node::{Engine, EngineOptions, HeartbeatPace};
 use hiloop_env::Env;
 use hiloop_rocks::RocksMeta;
+use hiloop_transport::Spinners;
 use hiloop_types::{Error, MetaStore, Name, Result, limits};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -66,6 +67,7 @@ pub(crate) struct Daemon {
     pub(crate) env: Env,
     pub(crate) engine: Engine,
     workers: Arc<Workers>,
+    spinners: Spinners,
     mounts: Mutex<Mounts>,
     /// Calls that are being served.
     calls: AtomicUsize,
@@ -96,6 +98,7 @@ impl Daemon {
         })?;
         Ok(Arc::new(Self {
             workers: Workers::start(env.clone())?,
+            spinners: Spinners::default(),
             options,
             env,
             engine,

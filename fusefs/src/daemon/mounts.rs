@@ -333,6 +333,7 @@ impl Daemon {
             profile: fuse::Profile::Standard,
             env: self.env.clone(),
             workers: self.workers.clone(),
+            spinners: self.spinners.clone(),
         };
         let ws = workspace.clone();
         blocking(move || fuse::mount(ws, options)).await

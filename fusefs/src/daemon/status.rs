@@ -11,8 +11,8 @@ use crate::fuse::{FuseStats, Mount};
 use crate::telemetry::names as metric;
 use crate::telemetry::samples::Samples;
 
-/// How requests reach the daemon.
-const TRANSPORT: &str = "fuser";
+/// How requests reach the daemon: readers of its own on `/dev/fuse`.
+const TRANSPORT: &str = "device";
 
 impl Daemon {
     /// The whole daemon.

@@ -58,14 +58,7 @@ pub fn make(tx: &mut Txn<'_>, caller: Caller, new: &New<'_>) -> FsResult<Node> {
         }
     }
     let now = tx.now();
-    let inherited = acl::inherit(tx, new.dir, new.kind, new.mode, new.umask)?;
-    let mut attr = Attr::new(new.kind, inherited.mode, caller.uid, caller.gid, now);
-    if dir.mode & S_ISGID != 0 {
-        attr.gid = dir.gid;
-        if new.kind == FileKind::Directory {
-            attr.mode |= S_ISGID;
-        }
-    }
+    let (mut attr, inherited) = start(tx, caller, new, &dir)?;
     match new.kind {
         FileKind::Directory => {
             attr.parent = new.dir;
@@ -85,6 +78,35 @@ pub fn make(tx: &mut Txn<'_>, caller: Caller, new: &New<'_>) -> FsResult<Node> {
     dir.mtime = now;
     dir.ctime = now;
     tx.put_attr(new.dir, dir)?;
+    Ok(Node { ino, attr })
+}
+
+/// The attributes that a new inode begins with, and the ACLs that it gets from its directory.
+fn start(tx: &Txn<'_>, caller: Caller, new: &New<'_>, dir: &Attr) -> FsResult<(Attr, acl::Inherited)> {
+    let inherited = acl::inherit(tx, new.dir, new.kind, new.mode, new.umask)?;
+    let mut attr = Attr::new(new.kind, inherited.mode, caller.uid, caller.gid, tx.now());
+    if dir.mode & S_ISGID != 0 {
+        attr.gid = dir.gid;
+        if new.kind == FileKind::Directory {
+            attr.mode |= S_ISGID;
+        }
+    }
+    Ok((attr, inherited))
+}
+
+/// `open` with O_TMPFILE: a regular file without a name, which is gone with its last descriptor unless `link` gives it one. It gets from
+/// the directory what a named one would; `new.name` means nothing.
+///
+/// # Errors
+/// ENOTDIR, ENOENT (the directory was removed), ENOSPC.
+pub fn tmpfile(tx: &mut Txn<'_>, caller: Caller, new: &New<'_>) -> FsResult<Node> {
+    let dir = live_dir(tx, new.dir)?;
+    let (mut attr, inherited) = start(tx, caller, new, &dir)?;
+    attr.nlink = 0;
+    let ino = tx.new_ino()?;
+    tx.create_inode(ino, attr.clone());
+    inherited.store(tx, ino);
+    tx.orphan(ino);
     Ok(Node { ino, attr })
 }
 

@@ -15,19 +15,16 @@ pub struct Removed {
     pub orphaned: bool,
 }
 
-/// Gives an inode another name.
+/// Gives an inode another name, or a first one: what has none the kernel lets through only where O_TMPFILE made it.
 ///
 /// # Errors
-/// EPERM for directories, EEXIST, EMLINK at [`limits::LINK_MAX`], ENOENT for an inode or directory without a name.
+/// EPERM for directories, EEXIST, EMLINK at [`limits::LINK_MAX`], ENOENT for a directory without a name.
 pub fn link(tx: &mut Txn<'_>, ino: Ino, dir_ino: Ino, name: &[u8]) -> FsResult<Node> {
     check_name(name)?;
     let mut dir = live_dir(tx, dir_ino)?;
     let mut attr = attr_of(tx, ino)?;
     if attr.kind == FileKind::Directory {
         return Err(FsError::Errno(libc::EPERM));
-    }
-    if attr.nlink == 0 {
-        return Err(FsError::Errno(libc::ENOENT));
     }
     if tx.entry(dir_ino, name)?.is_some() {
         return Err(FsError::Errno(libc::EEXIST));
@@ -36,6 +33,9 @@ pub fn link(tx: &mut Txn<'_>, ino: Ino, dir_ino: Ino, name: &[u8]) -> FsResult<N
         return Err(FsError::Errno(libc::EMLINK));
     }
     let now = tx.now();
+    if attr.nlink == 0 {
+        tx.unorphan(ino);
+    }
     attr.nlink += 1;
     attr.ctime = now;
     tx.link(dir_ino, &mut dir, name, ino, attr.kind);

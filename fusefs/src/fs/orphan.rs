@@ -61,6 +61,16 @@ impl References {
         !self.shard(ino).lock().contains_key(&ino) && self.orphans.lock().remove(&ino)
     }
 
+    /// Notes that a new inode has no name; the answer that tells of it holds it.
+    pub fn nameless(&self, ino: Ino) {
+        self.orphans.lock().insert(ino);
+    }
+
+    /// Notes that an inode has a name again.
+    pub fn named(&self, ino: Ino) {
+        self.orphans.lock().remove(&ino);
+    }
+
     /// True where the kernel holds this inode.
     pub fn holds(&self, ino: Ino) -> bool {
         self.shard(ino).lock().contains_key(&ino)
@@ -142,5 +152,10 @@ mod tests {
         assert!(r.orphaned(Ino(1)));
         r.add(Ino(2));
         assert!(!r.forget(Ino(2), 1));
+        r.nameless(Ino(3));
+        r.add(Ino(3));
+        assert_eq!(r.orphans(), 1);
+        r.named(Ino(3));
+        assert!(!r.forget(Ino(3), 1) && r.orphans() == 0);
     }
 }

@@ -73,21 +73,13 @@ pub fn list(r: &impl Read, caller: Caller, ino: Ino) -> FsResult<Vec<u8>> {
     Ok(out)
 }
 
-/// Sets an attribute. `flags` are XATTR_CREATE and XATTR_REPLACE. `in_group` tells whether the caller belongs to a group; it is
-/// asked only where an access ACL is put on a set-group-id file.
+/// Sets an attribute. `flags` are XATTR_CREATE and XATTR_REPLACE. `drop_sgid`: the kernel found that the caller may not keep the
+/// set-group-id bit of a file whose access ACL it sets.
 ///
 /// # Errors
 /// EEXIST, ENODATA (flags), E2BIG (value), ENOSPC (all names together above [`limits::XATTR_LIST_MAX`]), EPERM, EACCES (default
 /// ACL of what is no directory), EINVAL (malformed ACL), EOPNOTSUPP, ESTALE.
-pub fn set(
-    tx: &mut Txn<'_>,
-    caller: Caller,
-    in_group: &dyn Fn(u32) -> bool,
-    ino: Ino,
-    name: &[u8],
-    value: &[u8],
-    flags: i32,
-) -> FsResult<()> {
+pub fn set(tx: &mut Txn<'_>, caller: Caller, drop_sgid: bool, ino: Ino, name: &[u8], value: &[u8], flags: i32) -> FsResult<()> {
     let space = space(name)?;
     if value.len() > limits::XATTR_VALUE_MAX {
         return Err(FsError::Errno(libc::E2BIG));
@@ -112,7 +104,7 @@ pub fn set(
     }
     match space {
         Space::AccessAcl => {
-            if attr.mode & S_ISGID != 0 && !caller.is_root() && caller.gid != attr.gid && !in_group(attr.gid) {
+            if drop_sgid {
                 attr.mode &= !S_ISGID;
             }
             acl::set_access(tx, ino, &mut attr, value)?;

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use hiloop_engine::stop::Stop;
+use hiloop_engine::stop::{Miss, Stop};
 use hiloop_engine::workspace::{Txn, Workspace};
 use hiloop_env::Env;
 use hiloop_types::{Ino, Seqno, limits};
 use parking_lot::Mutex;
 
+use super::park::guarded;
 use super::stats::Counters;
 use super::workers::Workers;
 use crate::fs::orphan::{Reaped, References, reap};
@@ -82,21 +83,34 @@ impl Core {
         }
     }
 
+    /// Takes back a reference that an answer gave and the kernel did not take, because the caller is gone.
+    pub(super) fn unreferenced(self: &Arc<Self>, ino: Ino) {
+        if self.references.forget(ino, 1) {
+            self.reap(ino);
+        }
+    }
+
     /// Removes an inode that has neither name nor reference: a step at once, the rest on the pool.
     pub(super) fn reap(self: &Arc<Self>, ino: Ino) {
-        self.run(
-            (),
-            move |c, ()| Ok(c.ws.update(|tx| reap(tx, ino))?.0),
-            move |c, (), result| match result {
-                Ok(Reaped::Done) => {}
-                Ok(Reaped::More) => {
-                    let core = c.clone();
-                    c.workers.submit(Box::new(move || core.reap(ino)));
-                }
-                // It stays in the orphan list, which the next fresh opening empties.
-                Err(code) => tracing::debug!(inode = ino.0, errno = code, "an orphan stays until the next opening"),
-            },
-        );
+        // It stays in the orphan list, which the next fresh opening empties.
+        let stays = move |why: &dyn std::fmt::Debug| tracing::debug!(inode = ino.0, ?why, "an orphan stays until the next opening");
+        let core = self.clone();
+        match guarded(|| Ok(self.ws.update(|tx| reap(tx, ino))?.0)) {
+            Ok(Reaped::Done) => {}
+            Ok(Reaped::More) => self.workers.submit(Box::new(move || core.reap(ino))),
+            Err(FsError::Stop(Stop::Miss(miss))) => {
+                let patience = if matches!(miss, Miss::Room(_)) { Duration::MAX } else { limits::READ_DEADLINE };
+                let fetched = move |result: hiloop_types::Result<()>| match result {
+                    Ok(()) => {
+                        let workers = core.workers.clone();
+                        workers.submit(Box::new(move || core.reap(ino)));
+                    }
+                    Err(e) => stays(&e),
+                };
+                self.ws.fetch(miss, patience, Box::new(fetched));
+            }
+            Err(e) => stays(&e),
+        }
     }
 
     /// Removes what was unlinked and still referenced when the mount ended; the kernel sends no FORGET then.

@@ -4,6 +4,7 @@
 //! mountinfo and from the serving thread, never by looking into the mount: that would block where it hangs.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -12,17 +13,18 @@ use std::time::Duration;
 use hiloop_control::mountinfo;
 use hiloop_engine::workspace::Workspace;
 use hiloop_env::Env;
+use hiloop_transport::{Config, Ended, Session, Spinners};
 use hiloop_types::{Error, ErrorKind, Result, ResultExt};
 use nix::errno::Errno;
 use nix::mount::{MntFlags, umount2};
 use parking_lot::{Condvar, Mutex};
 
-use super::FSTYPE;
+use super::adapter::Adapter;
 use super::core::Core;
 use super::kernel::{self, Access};
 use super::stats::FuseStats;
-use super::transport::{Invalidator, Transport, on_descriptor, through_helper};
 use super::workers::Workers;
+use super::{FSTYPE, helper};
 
 /// How requests reach the data (design.md 5). Profiles with opens that need no request and with passthrough come later.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,7 +51,13 @@ pub struct MountOptions {
     pub env: Env,
     /// Threads for requests that cannot be answered at once.
     pub workers: Arc<Workers>,
+    /// Which reader polls on which CPU; the same for all mounts of a process.
+    pub spinners: Spinners,
 }
+
+/// Bytes of a reader's buffer that take up memory before a request needs more: what most requests are. There is one for each reader of
+/// each mount, and most mounts are idle.
+const RESIDENT: usize = 16 << 10;
 
 /// How an unmount ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,8 +79,8 @@ struct Inner {
     connection: Option<u32>,
     served: Mutex<Served>,
     ended: Condvar,
-    /// Holds the descriptor of the mount, so it goes when serving ends: the kernel must see that nobody answers any more.
-    invalidator: Mutex<Option<Box<dyn Invalidator>>>,
+    /// Holds the descriptors of the mount, so it goes when serving ends: the kernel must see that nobody answers any more.
+    session: Mutex<Option<Arc<Session>>>,
 }
 
 enum Served {
@@ -122,20 +130,27 @@ fn refuse_mounted(path: &Path) -> Result<()> {
 /// # Errors
 /// Denied (may not mount; no fusermount3), NotFound (no /dev/fuse), Conflict (mounted already), others as the system gives them.
 pub fn mount(ws: Workspace, options: MountOptions) -> Result<Mount> {
-    let MountOptions { mountpoint, read_only, allow_other, nosuid, profile: Profile::Standard, env, workers } = options;
+    let MountOptions { mountpoint, read_only, allow_other, nosuid, profile: Profile::Standard, env, workers, spinners } = options;
     refuse_mounted(&mountpoint)?;
     let read_only = read_only || ws.is_read_only();
     let source = format!("hiloop:{}", ws.name());
-    let core = Core::new(ws, env, workers, read_only);
-    let transport = if nix::unistd::geteuid().is_root() {
-        mount_as_root(&core, &mountpoint, &source, allow_other, nosuid)?
+    let device = if nix::unistd::geteuid().is_root() {
+        kernel::attach(&mountpoint, &source, FSTYPE, Access { read_only, allow_other, nosuid })?
     } else {
-        through_helper(core.clone(), &mountpoint, &source, read_only, allow_other).map_err(|e| {
+        helper::mount(&mountpoint, &source, read_only, allow_other).map_err(|e| {
             Error::io("mount through fusermount3", &e)
                 .at(mountpoint.display())
                 .hint("ordinary users need the package fuse3 and read and write access to /dev/fuse (mode 666); or mount as root")
         })?
     };
+    let config = Config { init: kernel::init_config(), resident: RESIDENT, spinners, ..Config::new(env.clone()) };
+    let core = Core::new(ws, env, workers, read_only);
+    let session = serve(&core, device, config).map_err(|e| {
+        if let Err(left) = detach(&mountpoint) {
+            tracing::warn!(error = %left, "a mount that does not work is left behind");
+        }
+        Error::io("FUSE handshake", &e).at(mountpoint.display())
+    })?;
     let entry = mountinfo::find(&mountpoint)?.filter(mountinfo::MountEntry::is_ours);
     if let Some(m) = &entry {
         kernel::read_ahead(m);
@@ -146,21 +161,16 @@ pub fn mount(ws: Workspace, options: MountOptions) -> Result<Mount> {
         connection: entry.map(|m| m.minor),
         served: Mutex::new(Served::Running),
         ended: Condvar::new(),
-        invalidator: Mutex::new(Some(transport.invalidator())),
+        session: Mutex::new(Some(session.clone())),
     }));
     mount.forget_when_fenced();
-    mount.start(transport)?;
+    mount.watch(session)?;
     Ok(mount)
 }
 
-fn mount_as_root(core: &Arc<Core>, mountpoint: &Path, source: &str, allow_other: bool, nosuid: bool) -> Result<Box<dyn Transport>> {
-    let device = kernel::attach(mountpoint, source, FSTYPE, Access { read_only: core.read_only, allow_other, nosuid })?;
-    on_descriptor(core.clone(), device, allow_other).map_err(|e| {
-        if let Err(left) = detach(mountpoint) {
-            tracing::warn!(error = %left, "a mount that does not work is left behind");
-        }
-        Error::io("FUSE handshake", &e).at(mountpoint.display())
-    })
+fn serve(core: &Arc<Core>, device: OwnedFd, config: Config) -> io::Result<Arc<Session>> {
+    let adapter = Arc::new(Adapter::new(core.clone()));
+    Ok(Arc::new(Session::start(vec![device], adapter, config, |_, _| Ok(()))?))
 }
 
 /// Takes whatever is mounted at `path` out of the directory tree, also a mount whose daemon is dead.
@@ -192,26 +202,31 @@ fn fusermount(path: &Path, lazy: bool) -> Result<()> {
 }
 
 impl Mount {
-    fn start(&self, transport: Box<dyn Transport>) -> Result<()> {
+    /// Has a thread wait for the end of the session.
+    fn watch(&self, session: Arc<Session>) -> Result<()> {
         let mount = self.clone();
-        let serve = move || {
-            let result = transport.serve().at(mount.0.mountpoint.display());
-            match &result {
-                Ok(()) => tracing::info!(mountpoint = %mount.0.mountpoint.display(), "mount ended"),
-                Err(e) => {
-                    tracing::error!(error = %e, "the mount stopped answering");
+        let watch = move || {
+            let ended = session.wait();
+            drop(session);
+            let mountpoint = mount.0.mountpoint.display();
+            tracing::info!(%mountpoint, ?ended, "mount ended");
+            let result = match ended {
+                Ended::Unmounted | Ended::Stopped => Ok(()),
+                Ended::Aborted => Err(Error::closed("the connection of the mount was cut").at(mountpoint)),
+                Ended::Failed(why) => {
                     // Whoever waits gets an error now, not when the last parked reply lets go of the descriptor.
                     if let Err(e) = mount.abort() {
                         tracing::warn!(error = %e, "the connection could not be cut");
                     }
+                    Err(Error::internal(why).at(mountpoint))
                 }
-            }
-            *mount.0.invalidator.lock() = None;
+            };
+            *mount.0.session.lock() = None;
             mount.0.core.reap_all();
             *mount.0.served.lock() = Served::Ended(result);
             mount.0.ended.notify_all();
         };
-        std::thread::Builder::new().name("fuse-serve".into()).spawn(serve).at("thread fuse-serve")?;
+        std::thread::Builder::new().name("fuse-watch".into()).spawn(watch).at("thread fuse-watch")?;
         Ok(())
     }
 
@@ -220,10 +235,10 @@ impl Mount {
         let mount = Arc::downgrade(&self.0);
         self.0.core.ws.on_fenced(move || {
             let Some(mount) = mount.upgrade() else { return };
-            let invalidator = mount.invalidator.lock();
-            let Some(invalidator) = &*invalidator else { return };
+            // Not under the lock: the kernel may hold a notification up until a request is answered.
+            let Some(notifier) = mount.session.lock().as_ref().map(|s| s.notifier()) else { return };
             for ino in mount.core.references.inodes() {
-                if let Err(e) = invalidator.inode(ino) {
+                if let Err(e) = notifier.inval_inode(ino.0, 0, 0) {
                     tracing::debug!(inode = ino.0, error = %e, "the kernel keeps its cache of an inode");
                 }
             }

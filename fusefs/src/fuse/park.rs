@@ -7,9 +7,10 @@
 //!   [`limits::READ_DEADLINE`] in all, EIO. Changes that miss metadata follow the same rule. What the kernel asks right after an EIO
 //!   is the page that its failed readahead wanted, for the same caller: it waits only [`AFTER_GIVING_UP`] more;
 //! - the node's disk is behind with staged data: the write waits for room, without a deadline, and runs again;
-//! - the backlog is full: the change waits, without a deadline, until the workspace has room (killably, as far as the kernel
-//!   allows), then starts from the beginning;
+//! - the backlog is full: the change waits, without a deadline, until the workspace has room, then starts from the beginning;
 //! - the backlog is above its soft mark: the change is made and its answer held back.
+//!
+//! What waits and was not done yet is dropped when its caller is killed (see [`super::killed`]).
 //!
 //! Order: the kernel sends no second buffered write of an inode before the first is answered (it holds the inode's lock), and
 //! written-back pages of one file never overlap in flight, so that a parked write cannot be overtaken by one that follows it.
@@ -21,6 +22,7 @@ use std::time::Duration;
 
 use hiloop_engine::stop::{Miss, Stop};
 use hiloop_engine::workspace::{Admission, Cost};
+use hiloop_transport::Reply;
 use hiloop_types::{Error, ErrorKind, limits};
 
 use super::core::Core;
@@ -33,7 +35,7 @@ const AFTER_GIVING_UP: Duration = Duration::from_secs(2);
 pub(super) type Answer<T> = Result<T, i32>;
 
 /// A gauge that counts something while it lives.
-pub(super) struct Counted {
+struct Counted {
     core: Arc<Core>,
     gauge: fn(&Core) -> &AtomicU64,
 }
@@ -51,30 +53,28 @@ impl Drop for Counted {
     }
 }
 
-/// Since when a request is parked.
-pub(super) struct Parked {
+/// Since when a request waits for something to be fetched.
+pub(super) struct Fetching {
     since: Duration,
     _now: Counted,
 }
 
 impl Core {
-    /// Runs a request that changes nothing; `reply` goes through `run` (readdir fills it) to `answer`.
-    pub(super) fn run<S, T, R, A>(self: &Arc<Self>, reply: S, run: R, answer: A)
+    /// Runs a request that changes nothing; what it finds goes to `answer`.
+    pub(super) fn run<T, R, A>(self: &Arc<Self>, reply: Reply, run: R, answer: A)
     where
-        S: Send + 'static,
-        R: FnMut(&Core, &mut S) -> FsResult<T> + Send + 'static,
-        A: FnOnce(&Arc<Core>, S, Answer<T>) + Send + 'static,
+        R: FnMut(&Core) -> FsResult<T> + Send + 'static,
+        A: FnOnce(&Arc<Core>, Reply, Answer<T>) + Send + 'static,
     {
         self.attempt(reply, run, answer, None);
     }
 
     /// Runs a change once the backlog admits it.
-    pub(super) fn modify<S, T, R, A>(self: &Arc<Self>, cost: Cost, reply: S, run: R, answer: A)
+    pub(super) fn modify<T, R, A>(self: &Arc<Self>, cost: Cost, reply: Reply, run: R, answer: A)
     where
-        S: Send + 'static,
         T: Send + 'static,
-        R: FnMut(&Core, &mut S) -> FsResult<T> + Send + 'static,
-        A: FnOnce(&Arc<Core>, S, Answer<T>) + Send + 'static,
+        R: FnMut(&Core) -> FsResult<T> + Send + 'static,
+        A: FnOnce(&Arc<Core>, Reply, Answer<T>) + Send + 'static,
     {
         if self.read_only {
             return answer(self, reply, self.flatten(Err(FsError::Errno(libc::EROFS))));
@@ -82,31 +82,35 @@ impl Core {
         match self.ws.admit(cost) {
             Admission::Go => self.attempt(reply, run, answer, None),
             Admission::Delay(delay) => self.attempt(reply, run, move |c, reply, result| c.answer_later(delay, reply, result, answer), None),
-            Admission::Wait => self.wait_for_room(cost, move |c| c.modify(cost, reply, run, answer)),
+            Admission::Wait => self.wait_for_room(cost, reply, move |c, reply| c.modify(cost, reply, run, answer)),
         }
     }
 
-    /// Calls `again` on the pool when the workspace may have room, or was closed.
-    pub(super) fn wait_for_room(self: &Arc<Self>, refused: Cost, again: impl FnOnce(&Arc<Core>) + Send + 'static) {
+    /// Calls `again` on the pool when the workspace may have room, or was closed; not at all where the caller is killed first.
+    pub(super) fn wait_for_room<N>(self: &Arc<Self>, refused: Cost, reply: Reply, again: N)
+    where
+        N: FnOnce(&Arc<Core>, Reply) + Send + 'static,
+    {
         self.counters.waited.fetch_add(1, Relaxed);
-        let waiting = Counted::new(self, |c| &c.counters.waiting_now);
+        let parked = self.park_killably(reply, (again, Counted::new(self, |c| &c.counters.waiting_now)));
         let core = self.clone();
         let wake = move || {
             let workers = core.workers.clone();
             workers.submit(Box::new(move || {
-                drop(waiting);
-                again(&core);
+                if let Some((reply, (again, waiting))) = parked.take() {
+                    drop(waiting);
+                    again(&core, reply);
+                }
             }));
         };
         self.ws.when_room(refused, Box::new(wake));
     }
 
     /// Answers a change after `delay`; a failed one at once.
-    pub(super) fn answer_later<S, T, A>(self: &Arc<Self>, delay: Duration, reply: S, result: Answer<T>, answer: A)
+    pub(super) fn answer_later<T, A>(self: &Arc<Self>, delay: Duration, reply: Reply, result: Answer<T>, answer: A)
     where
-        S: Send + 'static,
         T: Send + 'static,
-        A: FnOnce(&Arc<Core>, S, Answer<T>) + Send + 'static,
+        A: FnOnce(&Arc<Core>, Reply, Answer<T>) + Send + 'static,
     {
         if result.is_err() {
             return answer(self, reply, result);
@@ -116,61 +120,63 @@ impl Core {
         self.workers.after(delay, Box::new(move || answer(&core, reply, result)));
     }
 
-    fn attempt<S, T, R, A>(self: &Arc<Self>, mut reply: S, mut run: R, answer: A, parked: Option<Parked>)
+    fn attempt<T, R, A>(self: &Arc<Self>, reply: Reply, mut run: R, answer: A, fetching: Option<Fetching>)
     where
-        S: Send + 'static,
-        R: FnMut(&Core, &mut S) -> FsResult<T> + Send + 'static,
-        A: FnOnce(&Arc<Core>, S, Answer<T>) + Send + 'static,
+        R: FnMut(&Core) -> FsResult<T> + Send + 'static,
+        A: FnOnce(&Arc<Core>, Reply, Answer<T>) + Send + 'static,
     {
-        match guarded(|| run(self, &mut reply)) {
-            Err(FsError::Stop(Stop::Miss(miss))) => self.park(miss, reply, run, answer, parked),
+        match guarded(|| run(self)) {
+            Err(FsError::Stop(Stop::Miss(miss))) => self.fetch(miss, reply, run, answer, fetching),
             result => {
                 let result = self.flatten(result);
-                drop(parked);
+                drop(fetching);
                 answer(self, reply, result);
             }
         }
     }
 
     /// Has `miss` fetched, then runs the request again on the pool.
-    pub(super) fn park<S, T, R, A>(self: &Arc<Self>, miss: Miss, reply: S, run: R, answer: A, parked: Option<Parked>)
+    pub(super) fn fetch<T, R, A>(self: &Arc<Self>, miss: Miss, reply: Reply, run: R, answer: A, fetching: Option<Fetching>)
     where
-        S: Send + 'static,
-        R: FnMut(&Core, &mut S) -> FsResult<T> + Send + 'static,
-        A: FnOnce(&Arc<Core>, S, Answer<T>) + Send + 'static,
+        R: FnMut(&Core) -> FsResult<T> + Send + 'static,
+        A: FnOnce(&Arc<Core>, Reply, Answer<T>) + Send + 'static,
     {
         let now = self.env.monotonic();
-        let parked = parked.unwrap_or_else(|| {
+        let fetching = fetching.unwrap_or_else(|| {
             self.counters.parked.fetch_add(1, Relaxed);
-            Parked { since: now, _now: Counted::new(self, |c| &c.counters.parked_now) }
+            Fetching { since: now, _now: Counted::new(self, |c| &c.counters.parked_now) }
         });
         let bounded = !matches!(miss, Miss::Room(_));
-        let patience = if bounded { self.patience(now, parked.since) } else { Duration::MAX };
+        let patience = if bounded { self.patience(now, fetching.since) } else { Duration::MAX };
         if patience.is_zero() {
             let late = Error::unavailable(format!("a request needed more than {:?} of fetches", limits::READ_DEADLINE));
-            drop(parked);
+            drop(fetching);
             return answer(self, reply, self.flatten(Err(late.into())));
         }
+        let parked = self.park_killably(reply, (run, answer, fetching));
         let core = self.clone();
         self.ws.fetch(
             miss,
             patience,
             Box::new(move |fetched| {
                 let workers = core.workers.clone();
-                workers.submit(Box::new(move || match fetched {
-                    // Time that a write waited for the disk does not count.
-                    Ok(()) => core.attempt(reply, run, answer, Some(parked).filter(|_| bounded)),
-                    Err(e) => {
-                        core.note_gave_up(&e, parked.since);
-                        drop(parked);
-                        answer(&core, reply, core.flatten(Err(e.into())));
+                workers.submit(Box::new(move || {
+                    let Some((reply, (run, answer, fetching))) = parked.take() else { return };
+                    match fetched {
+                        // Time that a write waited for the disk does not count.
+                        Ok(()) => core.attempt(reply, run, answer, Some(fetching).filter(|_| bounded)),
+                        Err(e) => {
+                            core.note_gave_up(&e, fetching.since);
+                            drop(fetching);
+                            answer(&core, reply, core.flatten(Err(e.into())));
+                        }
                     }
                 }));
             }),
         );
     }
 
-    /// How long a request that was parked at `since` may still wait for the store.
+    /// How much longer a request that waits since `since` may.
     fn patience(&self, now: Duration, since: Duration) -> Duration {
         let again = self.gave_up.lock().is_some_and(|at| since >= at && since - at < AFTER_GIVING_UP);
         let most = if again { AFTER_GIVING_UP } else { limits::READ_DEADLINE };

@@ -1,41 +1,51 @@
 //! Requests by opcode and what became of them. Counters only: the path of a request takes no lock for them.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use hiloop_transport::abi::Opcode;
 use serde::Serialize;
 
-macro_rules! opcodes {
-    ($($variant:ident = $name:literal),* $(,)?) => {
-        /// A kind of request.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        #[repr(usize)]
-        #[allow(missing_docs, reason = "named after the requests of the FUSE protocol")]
-        pub enum Opcode { $($variant),* }
+/// Above the number of every request.
+const KINDS: usize = 64;
 
-        impl Opcode {
-            /// All of them, in order of their discriminants.
-            pub const ALL: &'static [Opcode] = &[$(Opcode::$variant),*];
-            /// The protocol's name in lower case, as `status` and metrics show it.
-            pub const fn name(self) -> &'static str {
-                match self { $(Opcode::$variant => $name),* }
-            }
-        }
-    };
+/// Requests by kind.
+#[derive(Debug)]
+pub struct Requests([AtomicU64; KINDS]);
+
+impl Default for Requests {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| AtomicU64::new(0)))
+    }
 }
 
-opcodes! {
-    Lookup = "lookup", Forget = "forget", GetAttr = "getattr", SetAttr = "setattr", ReadLink = "readlink", MkNod = "mknod",
-    MkDir = "mkdir", Unlink = "unlink", RmDir = "rmdir", SymLink = "symlink", Rename = "rename", Link = "link", Open = "open",
-    Read = "read", Write = "write", Flush = "flush", Release = "release", FSync = "fsync", OpenDir = "opendir", ReadDir = "readdir",
-    ReadDirPlus = "readdirplus", ReleaseDir = "releasedir", FSyncDir = "fsyncdir", StatFs = "statfs", SetXattr = "setxattr",
-    GetXattr = "getxattr", ListXattr = "listxattr", RemoveXattr = "removexattr", Access = "access", Create = "create", Lock = "lock",
-    BMap = "bmap", IoCtl = "ioctl", Poll = "poll", FAllocate = "fallocate", LSeek = "lseek", CopyFileRange = "copy_file_range",
+impl Requests {
+    /// Counts a request; the newer forms of one under the name of the first.
+    pub fn count(&self, op: Opcode) {
+        let op = match op {
+            Opcode::RENAME2 => Opcode::RENAME,
+            Opcode::COPY_FILE_RANGE_64 => Opcode::COPY_FILE_RANGE,
+            other => other,
+        };
+        // A kind that nobody knows is counted where no request has its number.
+        let place = usize::try_from(op.0).ok().filter(|n| *n < KINDS).unwrap_or(0);
+        self.0[place].fetch_add(1, Relaxed);
+    }
+
+    /// Those that came at all, by the protocol's names in lower case.
+    pub fn shown(&self) -> BTreeMap<&'static str, u64> {
+        let mut shown = BTreeMap::new();
+        for (op, n) in self.0.iter().enumerate().map(|(op, n)| (op as u32, n.load(Relaxed))).filter(|(_, n)| *n > 0) {
+            *shown.entry(Opcode(op).name()).or_default() += n;
+        }
+        shown
+    }
 }
 
 /// Live counters of one mount.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Counters {
-    requests: [AtomicU64; Opcode::ALL.len()],
+    pub(crate) requests: Requests,
     pub(crate) errors: AtomicU64,
     pub(crate) io_errors: AtomicU64,
     pub(crate) parked: AtomicU64,
@@ -43,32 +53,14 @@ pub(crate) struct Counters {
     pub(crate) delayed: AtomicU64,
     pub(crate) parked_now: AtomicU64,
     pub(crate) waiting_now: AtomicU64,
-}
-
-impl Default for Counters {
-    fn default() -> Self {
-        Self {
-            requests: std::array::from_fn(|_| AtomicU64::new(0)),
-            errors: AtomicU64::new(0),
-            io_errors: AtomicU64::new(0),
-            parked: AtomicU64::new(0),
-            waited: AtomicU64::new(0),
-            delayed: AtomicU64::new(0),
-            parked_now: AtomicU64::new(0),
-            waiting_now: AtomicU64::new(0),
-        }
-    }
+    pub(crate) interrupted: AtomicU64,
 }
 
 impl Counters {
-    pub(crate) fn count(&self, op: Opcode) {
-        self.requests[op as usize].fetch_add(1, Relaxed);
-    }
-
     pub(crate) fn snapshot(&self, inodes: usize, orphans: usize) -> FuseStats {
         let get = |c: &AtomicU64| c.load(Relaxed);
         FuseStats {
-            requests: Opcode::ALL.iter().map(|&op| (op.name(), get(&self.requests[op as usize]))).filter(|(_, n)| *n > 0).collect(),
+            requests: self.requests.shown(),
             errors: get(&self.errors),
             io_errors: get(&self.io_errors),
             parked: get(&self.parked),
@@ -76,6 +68,7 @@ impl Counters {
             waited: get(&self.waited),
             waiting_now: get(&self.waiting_now),
             delayed: get(&self.delayed),
+            interrupted: get(&self.interrupted),
             inodes: inodes as u64,
             orphans: orphans as u64,
         }
@@ -86,7 +79,7 @@ impl Counters {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct FuseStats {
     /// Requests by opcode, those that came at all.
-    pub requests: std::collections::BTreeMap<&'static str, u64>,
+    pub requests: BTreeMap<&'static str, u64>,
     /// Requests answered with an errno (a name that does not exist counts as an answer).
     pub errors: u64,
     /// Of these, EIO.
@@ -101,6 +94,8 @@ pub struct FuseStats {
     pub waiting_now: u64,
     /// Changes whose answer was held back to slow the writer.
     pub delayed: u64,
+    /// Waiting requests whose caller was killed: answered EINTR and not done.
+    pub interrupted: u64,
     /// Inodes that the kernel holds.
     pub inodes: u64,
     /// Unlinked inodes that are still open.
@@ -119,14 +114,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn opcodes_count_under_their_own_names() {
+    fn requests_count_under_the_names_of_the_protocol() {
         let c = Counters::default();
-        c.count(Opcode::Lookup);
-        c.count(Opcode::CopyFileRange);
-        c.count(Opcode::CopyFileRange);
+        for op in [Opcode::LOOKUP, Opcode::COPY_FILE_RANGE, Opcode::COPY_FILE_RANGE_64, Opcode(1 << 20)] {
+            c.requests.count(op);
+        }
         let s = c.snapshot(3, 1);
-        assert_eq!(s.requests.into_iter().collect::<Vec<_>>(), [("copy_file_range", 2), ("lookup", 1)]);
+        assert_eq!(s.requests.into_iter().collect::<Vec<_>>(), [("copy_file_range", 2), ("lookup", 1), ("unknown", 1)]);
         assert_eq!((s.inodes, s.orphans), (3, 1));
-        assert!(Opcode::ALL.iter().enumerate().all(|(i, op)| *op as usize == i));
+    }
+
+    #[test]
+    fn no_known_request_is_counted_as_unknown() {
+        assert!((Opcode::COPY_FILE_RANGE_64.0 as usize) < KINDS);
+        assert_eq!(Opcode(0).name(), "unknown");
     }
 }

@@ -19,7 +19,7 @@ fn status_shows_the_ladder_and_the_requests() {
             assert!(s[key].is_number(), "{key}: {s}");
         }
         assert!(s["keeper_pid"].is_null() && s.as_object().unwrap().contains_key("keeper_pid"));
-        assert_eq!((&s["transport"], &s["workspace"], &s["standing"]), (&"fuser".into(), &"w".into(), &"live".into()));
+        assert_eq!((&s["transport"], &s["workspace"], &s["standing"]), (&"device".into(), &"w".into(), &"live".into()));
         assert_eq!((s["pid"].as_i64(), s["quota"].as_u64()), (mounted["pid"].as_i64(), Some(1 << 30)));
         assert_eq!((&s["durability"], s["backlog_limit"].as_u64()), (&"replicated".into(), Some(64 << 20)));
         assert_eq!(s["published"], s["accepted"]);

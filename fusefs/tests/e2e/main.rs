@@ -22,3 +22,4 @@ mod reports;
 mod rig;
 mod sources;
 mod takeover;
+mod waits;

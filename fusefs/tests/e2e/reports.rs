@@ -11,6 +11,8 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
+use nix::fcntl::AtFlags;
+
 use crate::rig::{Rig, pid};
 
 /// A mounted empty workspace.
@@ -181,12 +183,32 @@ fn a_directory_is_emptied_while_it_is_listed() {
     fs::remove_dir(m.join("d")).unwrap();
 }
 
-/// NixOS/nix#14831: O_TMPFILE. Not offered yet: said so in a way that programs know to go on from (`fusefs/SEMANTICS.md`).
+/// NixOS/nix#14831: O_TMPFILE.
 #[test]
-fn a_nameless_file_is_refused_in_the_way_that_makes_programs_take_a_named_one() {
-    let (_rig, m, _) = mounted();
-    let refused = OpenOptions::new().write(true).custom_flags(libc::O_TMPFILE).open(&m).unwrap_err();
-    assert_eq!(refused.raw_os_error(), Some(libc::EOPNOTSUPP));
+fn a_nameless_file_takes_no_name_until_it_is_given_one() {
+    let (rig, m, daemon) = mounted();
+    let nameless =
+        |flags: i32| OpenOptions::new().read(true).write(true).mode(0o600).custom_flags(libc::O_TMPFILE | flags).open(&m).unwrap();
+    let link = |file: &File, name: &str| {
+        let from = format!("/proc/self/fd/{}", file.as_raw_fd());
+        nix::unistd::linkat(nix::fcntl::AT_FDCWD, from.as_str(), nix::fcntl::AT_FDCWD, &m.join(name), AtFlags::AT_SYMLINK_FOLLOW)
+    };
+    let (mut stays, mut goes, private) = (nameless(0), nameless(0), nameless(libc::O_EXCL));
+    stays.write_all(b"stays").unwrap();
+    goes.write_all(&[1; 5000]).unwrap();
+    assert!(fs::read_dir(&m).unwrap().next().is_none());
+    assert_eq!((stays.metadata().unwrap().nlink(), goes.metadata().unwrap().len()), (0, 5000));
+    link(&stays, "name").unwrap();
+    assert_eq!(link(&private, "other").unwrap_err(), nix::errno::Errno::ENOENT, "O_EXCL says that it never gets one");
+    assert_eq!(link(&goes, "name").unwrap_err(), nix::errno::Errno::EEXIST);
+    assert_eq!(stays.metadata().unwrap().nlink(), 1);
+    drop((stays, goes, private));
+    rig.until("the others are gone", || rig.status("{m}")["fuse"]["orphans"] == 0);
+    rig.kill(daemon);
+    rig.mount("a", "m", "--workspace w").ok();
+    assert_eq!(fs::read_to_string(m.join("name")).unwrap(), "stays");
+    rig.sh("flush {m}").ok();
+    rig.sh("fsck --deep").ok();
 }
 
 /// cvmfs/cvmfs#2834: an inode number comes back as another type; tursodatabase/agentfs#203, ipfs/kubo#11429: it changes by itself.

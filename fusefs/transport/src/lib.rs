@@ -37,7 +37,7 @@ pub use dirbuf::{Dirent, Listing, ListingPlus};
 pub use inhand::{InHand, NoTable};
 pub use init::{InitConfig, InitError, InitState, InitStateError, negotiate};
 pub use notify::Notifier;
-pub use reply::{Parked, Reply, Sink};
+pub use reply::{Parked, Reply, Sink, Waiting};
 pub use request::{Forgets, Groups, Init, Lock, Operation, Request, SetAttr, SetTime, Time};
 pub use session::{Config, Ended, FileSystem, Session};
 pub use spin::{Spin, Spinners, Turn};

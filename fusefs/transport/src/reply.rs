@@ -1,7 +1,7 @@
 //! The way back to the caller.
 
 use std::io::IoSlice;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -33,21 +33,27 @@ pub struct Reply {
     unique: u64,
     opcode: Opcode,
     nodeid: u64,
+    pid: u32,
 }
 
 impl Reply {
     pub(crate) fn device(link: Arc<Link>, request: &Request<'_>) -> Self {
-        Self { way: Some(Way::Device(link)), unique: request.unique, opcode: request.opcode, nodeid: request.nodeid }
+        Self { way: Some(Way::Device(link)), unique: request.unique, opcode: request.opcode, nodeid: request.nodeid, pid: request.pid }
     }
 
     /// For a request that another transport read.
     pub fn foreign(opcode: Opcode, nodeid: u64, sink: Box<dyn Sink>) -> Self {
-        Self { way: Some(Way::Foreign(sink)), unique: 0, opcode, nodeid }
+        Self { way: Some(Way::Foreign(sink)), unique: 0, opcode, nodeid, pid: 0 }
     }
 
     /// What it answers.
     pub fn opcode(&self) -> Opcode {
         self.opcode
+    }
+
+    /// Thread of the caller; 0 where the kernel asks for itself, or where it is not seen from here.
+    pub fn pid(&self) -> u32 {
+        self.pid
     }
 
     fn key(&self) -> u64 {
@@ -75,22 +81,28 @@ impl Reply {
         }
     }
 
-    /// Puts the reply aside while the request waits for something: an interrupt answers it with EINTR, unless it was taken back first.
-    pub fn park(self) -> Parked {
+    /// Puts the reply aside while the request waits for something, together with what it needs then: an interrupt answers it with EINTR
+    /// and drops both, unless they were taken back first.
+    pub fn park<T: Send + 'static>(self, with: T) -> Parked<T> {
+        self.park_until(with, |waiting| {
+            if let Some((reply, with)) = waiting.take() {
+                drop(with);
+                reply.error(libc::EINTR);
+            }
+        })
+    }
+
+    /// As [`Reply::park`], but it is `interrupted` that decides what an interrupt means: it is called once, on a reader, and must not
+    /// wait. The kernel tells of the first signal only.
+    pub fn park_until<T: Send + 'static>(self, with: T, interrupted: impl FnOnce(Waiting<T>) + Send + 'static) -> Parked<T> {
         let link = match &self.way {
             Some(Way::Device(link)) => Some((link.clone(), self.key())),
             _ => None,
         };
-        let place = Arc::new(Mutex::new(Some(self)));
+        let place = Arc::new(Mutex::new(Some((self, with))));
         if let Some((link, key)) = &link {
-            let place = place.clone();
-            let hook = move || {
-                let reply = place.lock().take();
-                if let Some(reply) = reply {
-                    reply.error(libc::EINTR);
-                }
-            };
-            link.shared.in_hand.on_interrupt(*key, Box::new(hook));
+            let waiting = Waiting(Arc::downgrade(&place));
+            link.shared.in_hand.on_interrupt(*key, Box::new(move || interrupted(waiting)));
         }
         Parked { place, link }
     }
@@ -187,16 +199,18 @@ impl Drop for Reply {
     }
 }
 
+type Place<T> = Mutex<Option<(Reply, T)>>;
+
 /// A reply of a request that waits. Dropped, it drops the reply.
-pub struct Parked {
-    place: Arc<Mutex<Option<Reply>>>,
+pub struct Parked<T> {
+    place: Arc<Place<T>>,
     link: Option<(Arc<Link>, u64)>,
 }
 
-impl Parked {
-    /// The reply, or nothing where the caller was interrupted: then it has its EINTR and the request must not be done any more. From
-    /// here on an interrupt changes nothing.
-    pub fn take(self) -> Option<Reply> {
+impl<T> Parked<T> {
+    /// The reply and what was put aside with it, or nothing where the caller was interrupted: then it has its EINTR and the request must
+    /// not be done any more. From here on an interrupt changes nothing.
+    pub fn take(self) -> Option<(Reply, T)> {
         self.withdraw()
     }
 
@@ -205,18 +219,33 @@ impl Parked {
         self.place.lock().is_none()
     }
 
-    fn withdraw(&self) -> Option<Reply> {
-        let reply = self.place.lock().take()?;
+    fn withdraw(&self) -> Option<(Reply, T)> {
+        let taken = self.place.lock().take()?;
         if let Some((link, key)) = &self.link {
-            // The hook holds the place; without it nothing does.
+            // An interrupt that comes now has nothing to do.
             link.shared.in_hand.unhook(*key);
         }
-        Some(reply)
+        Some(taken)
     }
 }
 
-impl Drop for Parked {
+impl<T> Drop for Parked<T> {
     fn drop(&mut self) {
         drop(self.withdraw());
+    }
+}
+
+/// The other side of a [`Parked`] reply: whoever hears of the interrupt.
+pub struct Waiting<T>(Weak<Place<T>>);
+
+impl<T> Waiting<T> {
+    /// The reply and what was put aside with it, for whoever answers it now; nothing where it was taken back before.
+    pub fn take(&self) -> Option<(Reply, T)> {
+        self.0.upgrade()?.lock().take()
+    }
+
+    /// True while the request waits.
+    pub fn is_waiting(&self) -> bool {
+        self.0.upgrade().is_some_and(|place| place.lock().is_some())
     }
 }

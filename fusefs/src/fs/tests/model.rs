@@ -98,9 +98,6 @@ impl Model {
                 if self.is_dir(i) {
                     return Err(libc::EPERM);
                 }
-                if self.0[i].names == 0 {
-                    return Err(libc::ENOENT);
-                }
                 if self.0[d].entries.contains_key(&n) {
                     return Err(libc::EEXIST);
                 }

@@ -1,9 +1,9 @@
 use hiloop_manifest::schema::FileKind;
 use hiloop_types::{Ino, ROOT_INO, limits};
 
-use super::{Fs, ROOT, code};
-use crate::fs::create::{New, create};
-use crate::fs::link::{link, rmdir};
+use super::{Fs, ROOT, USER, code};
+use crate::fs::create::{New, create, tmpfile};
+use crate::fs::link::{link, rmdir, unlink};
 use crate::fs::orphan::{Reaped, reap};
 use crate::fs::rename::{Place, Renamed, rename};
 use crate::fs::{FsResult, lookup};
@@ -54,7 +54,7 @@ fn hard_links_count_and_share_the_inode() {
 }
 
 #[test]
-fn an_unlinked_file_lives_until_it_is_reaped_and_cannot_be_linked_again() {
+fn an_unlinked_file_lives_until_it_is_reaped() {
     let fs = Fs::new();
     let before = fs.ws.totals();
     let f = fs.file("f");
@@ -62,7 +62,6 @@ fn an_unlinked_file_lives_until_it_is_reaped_and_cannot_be_linked_again() {
     assert!(fs.unlink("f").unwrap().orphaned);
     assert_eq!(fs.attr(f).nlink, 0);
     assert_eq!(fs.read(f, 0, 3), [7; 3]);
-    assert_eq!(code(fs.change(|tx| link(tx, f, ROOT_INO, b"back"))), libc::ENOENT);
     assert_eq!(fs.ws.totals().bytes, before.bytes + 10_000, "an orphan counts");
     assert_eq!(fs.change(|tx| reap(tx, f)).unwrap(), Reaped::Done);
     assert!(!fs.exists(f));
@@ -71,6 +70,27 @@ fn an_unlinked_file_lives_until_it_is_reaped_and_cannot_be_linked_again() {
     let named = fs.file("named");
     fs.change(|tx| reap(tx, named)).unwrap();
     assert!(fs.exists(named), "what has a name is never reaped");
+}
+
+#[test]
+fn a_nameless_file_goes_unless_it_is_given_a_name() {
+    let fs = Fs::new();
+    let d = fs.dir("d");
+    let before = fs.ws.totals();
+    let nameless = |mode| fs.change(|tx| tmpfile(tx, USER, &New::of(FileKind::File, d, b"", mode, 0o022))).unwrap();
+    let (goes, stays) = (nameless(0o666), nameless(0o600));
+    assert_eq!((goes.attr.nlink, goes.attr.mode, goes.attr.uid), (0, 0o644, 1000));
+    assert_eq!(fs.attr(d).entries, 0);
+    fs.write(goes.ino, 0, &[7; 10_000]).unwrap();
+    assert_eq!(fs.change(|tx| link(tx, stays.ino, d, b"name")).unwrap().attr.nlink, 1);
+    for ino in [goes.ino, stays.ino] {
+        fs.change(|tx| reap(tx, ino)).unwrap();
+    }
+    assert_eq!((fs.exists(goes.ino), fs.find(d, "name")), (false, Some(stays.ino)));
+    assert_eq!(fs.ws.totals().bytes, before.bytes);
+    fs.change(|tx| unlink(tx, d, b"name")).unwrap();
+    fs.change(|tx| rmdir(tx, ROOT_INO, b"d")).unwrap();
+    assert_eq!(code(fs.change(|tx| tmpfile(tx, USER, &New::of(FileKind::File, d, b"", 0o600, 0)))), libc::ENOENT);
 }
 
 #[test]

@@ -348,16 +348,9 @@ impl FileSystem for NullFs {
                 let result = self.tree.lock().rename((node, name), (new_dir, new_name), flags, self.now());
                 empty(reply, result);
             }
-            Op::Open { flags, .. } => {
-                let truncated = if flags & libc::O_TRUNC != 0 {
-                    self.change(node, |content| {
-                        content.clear();
-                        Ok(())
-                    })
-                } else {
-                    self.tree.lock().get(node).map(drop)
-                };
-                match truncated {
+            Op::Open { .. } => {
+                let found = self.tree.lock().get(node).map(drop);
+                match found {
                     Ok(()) => reply.opened(file_opened()),
                     Err(e) => reply.error(e),
                 };

@@ -11,11 +11,11 @@ use hiloop_transport::{Config, Operation, Parked};
 use crate::rig::{PATIENCE, Rig, config, wait, wrapped};
 
 /// A mount on which looking up `hold` is parked.
-fn holding(readers: usize) -> (Rig, Receiver<Parked>) {
+fn holding(readers: usize) -> (Rig, Receiver<Parked<()>>) {
     let (tx, rx) = mpsc::channel();
     let fs = wrapped(move |request, reply| match request.op {
         Operation::Lookup { name: b"hold" } => {
-            tx.send(reply.park()).unwrap();
+            tx.send(reply.park(())).unwrap();
             None
         }
         _ => Some(reply),
@@ -51,7 +51,7 @@ fn a_killed_caller_of_a_parked_request_dies() {
 fn what_was_taken_back_is_answered_whoever_interrupts() {
     let (r, parked) = holding(1);
     let mut child = cat(&r);
-    let reply = parked.recv_timeout(PATIENCE).unwrap().take().unwrap();
+    let reply = parked.recv_timeout(PATIENCE).unwrap().take().unwrap().0;
     child.kill().unwrap();
     // The interrupt may be on its way: it finds nothing to answer, and the answer is the one that counts.
     reply.error(libc::ENOENT);

@@ -116,7 +116,7 @@ fn files_are_cut_extended_and_sought_in() {
     let copied = fs::copy(&path, r.path("copy")).unwrap();
     assert_eq!((copied, fs::read(r.path("copy")).unwrap()), (9, fs::read(&path).unwrap()));
     File::create(&path).unwrap();
-    assert_eq!(fs::metadata(&path).unwrap().len(), 0, "O_TRUNC came with the open");
+    assert_eq!(fs::metadata(&path).unwrap().len(), 0, "O_TRUNC cuts");
 }
 
 #[test]
