@@ -109,6 +109,23 @@ async fn drain_names_what_is_only_on_this_node() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn drain_does_not_wait_for_what_was_deleted() {
+    let rig = Rig::new();
+    let (mut node, two) = (rig.node("one").await, rig.node("two").await);
+    let id = node.create("box").await.unwrap().volume_id;
+    node.publish(&id, "pod").await.unwrap();
+    rig.packs_away();
+    fs::write(node.target("pod").join("f"), vec![1; 100_000]).unwrap();
+    node.end_daemon(Signal::SIGKILL);
+    rig.packs_back();
+    until("its writer is silent, and it is deleted", async || two.delete(&id).await.is_ok()).await;
+    node.unpublish(&id, "pod").await.unwrap();
+    node.start_daemon().await;
+    let left = node.control().drain(DrainRequest { deadline_ms: 100_000 }, PATIENCE).await.unwrap().left;
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_doctor_names_dead_mounts_and_daemons() {
     let rig = Rig::new();
     let mut node = rig.node("one").await;

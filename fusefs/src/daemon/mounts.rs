@@ -1,12 +1,12 @@
 //! The daemon's mounts: making them, finding them, ending them.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use hiloop_engine::catalog::LostWindow;
+use hiloop_engine::catalog::{Head, LostWindow};
 use hiloop_engine::node::{AttachReport, AttachRequest, DetachReport, Origin};
 use hiloop_engine::workspace::Workspace;
 use hiloop_types::{Error, ErrorKind, Name, NameKind, ROOT_INO, Result};
@@ -565,13 +565,31 @@ impl Daemon {
     /// `left` was announced by [`Self::hold`].
     pub(super) async fn resume(self: Arc<Self>, left: Vec<(String, Name)>) {
         // Side by side: a store that is away must not hold up what belongs to another.
-        futures::future::join_all(left.into_iter().map(|key| self.resume_one(key))).await;
+        let refused = futures::future::join_all(left.into_iter().map(|key| self.resume_one(key))).await;
+        let stores: BTreeSet<String> = refused.into_iter().flatten().collect();
+        for store in stores {
+            self.recover_taken(&store).await;
+        }
         self.resuming.store(false, Ordering::SeqCst);
         self.changed.notify_waiters();
     }
 
-    async fn resume_one(self: &Arc<Self>, key: (String, Name)) {
+    /// Openings that another one followed become workspaces of their own. What fails is tried again at the next start, or by `recover`.
+    async fn recover_taken(&self, store: &str) {
+        match self.engine.recover(store).await {
+            Ok(made) => {
+                for r in made {
+                    tracing::warn!(workspace = %r.from, recovered = %r.name, operations = r.operations, bytes = r.bytes, "a workspace was taken over; what this node had not published is in one of its own");
+                }
+            }
+            Err(e) => tracing::warn!(error = %e, "what was left of workspaces that were taken over stays in the journal; see `recover`"),
+        }
+    }
+
+    /// The store, where the workspace is another opening's by now.
+    async fn resume_one(self: &Arc<Self>, key: (String, Name)) -> Option<String> {
         let (store, name) = key.clone();
+        let mut said = false;
         let attached = loop {
             let (engine, mut request) = match AttachRequest::new(store.as_str(), name.clone()) {
                 Ok(request) => (self.engine.clone(), request),
@@ -581,14 +599,18 @@ impl Daemon {
             self.hold(std::slice::from_ref(&key));
             match on_thread(move || async move { engine.attach(request).await }).await {
                 // The store is away, or refuses credentials that somebody will renew, or the disk is full.
-                Err(e) if !is_settled(e.kind()) && !self.is_closing() => {
-                    tracing::warn!(workspace = %name, error = %e, retry_in = ?RESUME_PAUSE, "what an earlier daemon left cannot be published yet");
+                Err(e) if !self.is_settled(e.kind(), &store, &name).await && !self.is_closing() => {
+                    // Once: an outage is long, and a node has many workspaces.
+                    if !std::mem::replace(&mut said, true) {
+                        tracing::warn!(workspace = %name, error = %e, "what an earlier daemon left cannot be published yet");
+                    }
                     self.let_pass(&key);
                     tokio::time::sleep(RESUME_PAUSE).await;
                 }
                 other => break other,
             }
         };
+        let mut taken = None;
         match attached {
             Ok((workspace, report)) => {
                 tracing::info!(workspace = %name, operations = report.recovered_operations, "publishing what an earlier daemon left");
@@ -599,10 +621,30 @@ impl Daemon {
                     Err(e) => tracing::warn!(workspace = %name, error = %e, "what an earlier daemon left is not published"),
                 }
             }
-            // Mounted meanwhile, or another's now: then it is `recover` that is asked for.
-            Err(e) => tracing::info!(workspace = %name, error = %e, "what an earlier daemon left stays in the journal"),
+            // Mounted meanwhile, or another's now.
+            Err(e) => {
+                tracing::info!(workspace = %name, error = %e, "what an earlier daemon left is not taken up again");
+                taken = (e.kind() == ErrorKind::Conflict).then(|| key.0.clone());
+            }
         }
         self.let_pass(&key);
+        taken
+    }
+
+    /// True for a refusal that asking again would not change: the workspace is another's, open here already, or gone.
+    async fn is_settled(&self, kind: ErrorKind, store: &str, name: &Name) -> bool {
+        match kind {
+            ErrorKind::Conflict | ErrorKind::Fenced | ErrorKind::Closed => true,
+            // Something that it needs may be missing, too.
+            ErrorKind::NotFound => self.is_gone(store, name).await,
+            _ => false,
+        }
+    }
+
+    /// True where the store answers that there is no such workspace any more.
+    pub(super) async fn is_gone(&self, store: &str, name: &Name) -> bool {
+        let head = async { self.engine.context(store).await?.catalog.get::<Head>(name.as_str()).await };
+        head.await.is_ok_and(|found| found.is_none_or(|f| f.doc.tombstone))
     }
 
     /// Returns once all that an earlier daemon left was taken up, as far as it can be.
@@ -656,11 +698,6 @@ impl Daemon {
         });
         futures::future::join_all(ending).await;
     }
-}
-
-/// True for a refusal that asking again would not change: the workspace is another's, open here already, or gone.
-fn is_settled(kind: ErrorKind) -> bool {
-    matches!(kind, ErrorKind::NotFound | ErrorKind::Conflict | ErrorKind::Fenced | ErrorKind::Closed)
 }
 
 /// True where the kernel has the mount where it was made, and it is answered.

@@ -22,6 +22,9 @@ use crate::daemon::protocol::{MountCall, Opening, Selector, Wanted};
 use crate::daemon::server::Talk;
 use crate::fuse;
 
+/// Time for the store to say whether a workspace is gone, once the deadline of a drain is over.
+const STORE_ANSWERS: Duration = Duration::from_secs(3);
+
 /// The service.
 pub(super) struct Service {
     daemon: Arc<Daemon>,
@@ -252,9 +255,14 @@ impl Service {
         let _ = tokio::time::timeout(within, published).await;
         let open = engine.workspaces().into_iter().map(|w| w.status()).filter(|s| s.published < s.accepted);
         let open = open.map(|s| v1::Draining { workspace: s.name.to_string(), left_bytes: s.backlog_bytes.max(1) });
-        // Nobody knows how much that is before it is opened.
-        let tails = engine.unattached().into_iter().map(|(_, name)| v1::Draining { workspace: name.to_string(), left_bytes: 1 });
-        v1::DrainResponse { left: open.chain(tails).collect() }
+        let tails = engine.unattached().into_iter().map(|(store, name)| async move {
+            // Of a workspace that was deleted nothing has to be kept; a store that does not answer says no such thing.
+            let gone = tokio::time::timeout(STORE_ANSWERS, self.daemon.is_gone(&store, &name)).await.unwrap_or(false);
+            // Nobody knows how much it is before it is opened.
+            (!gone).then(|| v1::Draining { workspace: name.to_string(), left_bytes: 1 })
+        });
+        let tails = futures::future::join_all(tails).await;
+        v1::DrainResponse { left: open.chain(tails.into_iter().flatten()).collect() }
     }
 
     /// Oldest first: what waits longest is sent for first. What fails shows in the status.
