@@ -9,6 +9,7 @@ mod config;
 mod ctl;
 mod failure;
 mod fork;
+mod keeper;
 mod live;
 mod look;
 mod mount;
@@ -124,6 +125,7 @@ async fn dispatch(command: Command, out: Output, env: &Env, logging: &node::Logg
         Command::Daemon(a) => node::start_daemon(a, out, env, logging).await,
         Command::CheckConfig(a) => node::check_config(&a, out),
         Command::Ctl(a) => ctl::run(a, out).await,
+        Command::Keeper(a) => keeper::run(&a, out),
         Command::Completions { .. } => Err(Failure::Failed(Error::internal("completions are printed without a runtime"))),
     }
 }

@@ -15,6 +15,7 @@ mod crash;
 mod errors;
 mod faults;
 mod journey;
+mod keeper;
 mod lifecycle;
 mod powercut;
 mod reports;
