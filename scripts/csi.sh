@@ -5,7 +5,7 @@
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/rig.sh"
 
-CHECKS=(generated sanity)
+CHECKS=(generated sanity fence)
 CSI=${CSI_NODE:-$HILOOP_BIN/csi-node}
 
 # What is checked in of the protocols is what their files give.
@@ -32,7 +32,7 @@ TOML
     printf '%s %s\n' $! "$DIR/daemon.toml" >>"$RIG/pids"
     await "the daemon" control_answers
     "$CSI" --endpoint "unix://$DIR/kubelet/plugins/csi.sock" --control-socket "$DIR/run/control.sock" --kubelet-root "$DIR/kubelet" \
-        --node-id sanity --allow-name-identity >csi-cache.log 2>&1 &
+        --state-dir "$DIR/state" --node-id sanity --allow-name-identity >csi-cache.log 2>&1 &
     printf '%s %s\n' $! "$DIR/kubelet/plugins/csi.sock" >>"$RIG/pids"
     await "the driver" test -S "$DIR/kubelet/plugins/csi.sock"
     printf 'baseBuild: sanity-base\n' >params.yaml
@@ -49,9 +49,56 @@ TOML
     skipped=$(skips junit.xml)
     figure "$(sed -n 's/^\(Ran .*\) in .*/\1/p' sanity.log), 0 failed, $skipped skipped for what is not advertised"
     [ -z "$(awk -v d="$DIR/kubelet" 'index($5, d) == 1' /proc/self/mountinfo)" ] || fail "mounts are left"
+    [ -z "$(find state -mindepth 1 -print -quit)" ] || fail "targets are still recorded as sealed"
     [ -z "$(find kubelet/pods -mindepth 1 -print -quit)" ] || fail "directories are left: $(find kubelet/pods -mindepth 1)"
     sw ctl --socket "$DIR/run/control.sock" --json list | jq -e '.mounts == [] and .draining == []' >/dev/null || fail "the daemon has mounts left"
     fsck_clean
+}
+
+# node NAME: a node with the pace of heartbeats that it has by default.
+node() {
+    mkdir -p "$1/kubelet" "$1/mnt"
+    cat >"$1/daemon.toml" <<TOML
+store = "$STORE"
+cache-dir = "$DIR/$1/cache"
+kubelet-root = "$DIR/$1/kubelet"
+control-socket = "$DIR/$1/run/control.sock"
+node-name = "$1"
+TOML
+    "$SW" daemon --foreground --config "$DIR/$1/daemon.toml" >"$1-cache.log" 2>&1 &
+    printf '%s %s\n' $! "$DIR/$1/daemon.toml" >>"$RIG/pids"
+    await "node $1" ctl "$1" info
+}
+ctl() { sw --json ctl --timeout 100s --socket "$DIR/$1/run/control.sock" "${@:2}"; }
+is_cut_off() { ! : >"$1/late"; }
+
+# A node that falls silent is waited for as long as it is by default, then fenced; it fails loudly when it comes back.
+check_fence() {
+    local ws pid start silent
+    use_store file
+    make_tree tree 50
+    publish fence-base tree >/dev/null
+    node one >/dev/null
+    pid=$!
+    node two >/dev/null
+    ws=$(ctl one create boxes/box --base fence-base | jq -re .workspace)
+    ctl one attach "$ws" one/mnt >/dev/null
+    echo kept >one/mnt/kept
+    ctl one flush "$ws" >/dev/null
+    ! ctl two attach "$ws" two/mnt >refused 2>&1 || fail "a live writer was fenced"
+    grep -q 'live writer: node one, .* bytes unpublished' refused || fail "the writer is not named: $(cat refused)"
+    kill -STOP "$pid"
+    start=$SECONDS
+    ctl two attach "$ws" two/mnt >attached
+    silent=$((SECONDS - start))
+    # Seconds are cut off on both sides.
+    [ "$silent" -ge 29 ] || fail "fenced after $silent s"
+    figure "fenced after $silent s of silence"
+    [ "$(cat two/mnt/kept)" = kept ] || fail "what was published is not there"
+    kill -CONT "$pid"
+    await "EIO on the first node" is_cut_off one/mnt 2>/dev/null
+    [ ! -e two/mnt/late ] || fail "the first node wrote into the second's"
+    ctl two detach two/mnt >/dev/null
 }
 
 # skips JUNIT: how many specs were skipped for a capability that is not advertised; any other reason fails. One spec is pending upstream.

@@ -1,7 +1,7 @@
 //! The CSI driver of a sandbox node: Identity, Controller and Node services for the kubelet and the provisioner, over the control
 //! socket of the node's workspace daemon.
 //!
-//! It keeps no state and does not know the engine: what exists is in the store, what is mounted is in the kernel's mount table and in the
+//! It keeps no state but the list of targets that it made immutable (`sealed`), and does not know the engine: what exists is in the store, what is mounted is in the kernel's mount table and in the
 //! daemon's memory. So it may end and start again between any two calls. It never looks at a mount (`stat`, `statfs`): one that hangs
 //! would hang the caller, and with it the kubelet; mountinfo and the daemon's memory answer instead. `docs/csi.md` is for its users.
 
@@ -11,13 +11,14 @@ mod identity;
 mod locks;
 mod node;
 mod options;
+mod sealed;
 mod server;
 mod target;
 
 use std::process::ExitCode;
 
 use clap::Parser;
-pub use options::Options;
+pub use options::{Command, Options};
 pub use server::serve;
 
 /// Version 1 of CSI, from `proto/csi.proto`.
@@ -38,6 +39,9 @@ pub fn main() -> ExitCode {
     };
     let filter = tracing_subscriber::EnvFilter::try_new(&options.log).unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_env_filter(filter).init();
+    if let Some(Command::CleanTargets) = options.command {
+        return clean_targets(&options);
+    }
     let ran = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -51,4 +55,25 @@ pub fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// `clean-targets`: what the sweep at the start does, and says what it left.
+fn clean_targets(options: &Options) -> ExitCode {
+    let swept = match options.check_state_dir().and_then(|()| sealed::Sealed::open(&options.state_dir)).and_then(|s| s.sweep()) {
+        Ok(swept) => swept,
+        Err(e) => {
+            tracing::error!(error = %e, "the records of targets cannot be read");
+            return ExitCode::FAILURE;
+        }
+    };
+    for target in &swept.cleared {
+        tracing::info!(target = %target.display(), "the target can be removed now");
+    }
+    for target in &swept.mounted {
+        tracing::error!(target = %target.display(), "a volume is still mounted there: end its pod, or take a dead mount away with `umount -l`, then try again");
+    }
+    for (target, why) in &swept.failed {
+        tracing::error!(target = %target.display(), why, "the target stays immutable");
+    }
+    if swept.mounted.is_empty() && swept.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -12,12 +12,13 @@ use std::time::Duration;
 use hiloop_control::Client;
 use hiloop_control::v1::{self as control, attach_response};
 use hiloop_types::{Claim, ErrorKind};
-use tonic::{Request, Response, Status};
+use tonic::{Code, Request, Response, Status};
 
 use crate::codes::{invalid, nothing, of_error, of_refusal};
 use crate::controller::{DURABILITY, check_capability};
 use crate::locks::Locks;
 use crate::options::Options;
+use crate::sealed::Sealed;
 use crate::target::{self, There};
 use crate::v1::node_server::Node;
 use crate::v1::node_service_capability::{Rpc, Type, rpc};
@@ -43,6 +44,7 @@ pub(crate) struct NodeService {
     pub options: Arc<Options>,
     pub daemon: Client,
     pub locks: Locks,
+    pub sealed: Arc<Sealed>,
 }
 
 async fn blocking<T: Send + 'static>(f: impl FnOnce() -> Result<T, Status> + Send + 'static) -> Result<T, Status> {
@@ -77,9 +79,9 @@ impl NodeService {
         if let Some(there) = served.iter().find(|m| m.alive && m.workspace == volume && Path::new(&m.target) != target) {
             return Err(Status::failed_precondition(format!("volume {volume} is published at {} already", there.target)));
         }
-        let at = target.clone();
+        let (at, sealed) = (target.clone(), self.sealed.clone());
         let there = blocking(move || match target::clear(&at, &served)? {
-            There::Nothing => target::make(&at).map(|()| There::Nothing),
+            There::Nothing => target::make(&at, &sealed).map(|()| There::Nothing),
             served => Ok(served),
         })
         .await?;
@@ -88,11 +90,21 @@ impl NodeService {
             There::Served(w) => return Err(Status::failed_precondition(format!("{}: volume {w} is published there", target.display()))),
             There::Nothing => {}
         }
+        let attached = self.attach(volume, &target, context).await;
+        if attached.as_ref().is_err_and(|e| !matches!(e.code(), Code::Unavailable | Code::Aborted)) {
+            // Final to the kubelet, which then removes the directory by itself; else it unpublishes, or tries again.
+            let sealed = self.sealed.clone();
+            blocking(move || target::open_up(&target, &sealed)).await?;
+        }
+        attached
+    }
+
+    async fn attach(&self, volume: String, target: &Path, context: &HashMap<String, String>) -> Result<(), Status> {
         let durability = match context.get(DURABILITY).map(String::as_str) {
             Some("replicated") => control::Durability::Replicated,
             _ => control::Durability::Local,
         };
-        let target = text(&target)?;
+        let target = text(target)?;
         let request = control::AttachRequest {
             request_key: String::new(),
             workspace: volume.clone(),
@@ -120,7 +132,8 @@ impl NodeService {
             // The pod must not hang on a daemon that is away: the mount is taken out here, and the daemon lets go of it by itself.
             Err(e) => tracing::warn!(volume, error = %e, "the daemon did not end the mount"),
         }
-        blocking(move || target::remove(&target)).await
+        let sealed = self.sealed.clone();
+        blocking(move || target::remove(&target, &sealed)).await
     }
 }
 

@@ -12,6 +12,7 @@ use crate::identity::IdentityService;
 use crate::locks::Locks;
 use crate::node::NodeService;
 use crate::options::Options;
+use crate::sealed::Sealed;
 use crate::v1::controller_server::ControllerServer;
 use crate::v1::identity_server::IdentityServer;
 use crate::v1::node_server::NodeServer;
@@ -28,12 +29,17 @@ const STREAMS: usize = 256;
 pub async fn serve(options: Options) -> Result<()> {
     options.check()?;
     let daemon = Client::new(&options.control_socket)?;
+    let sealed = Arc::new(Sealed::open(&options.state_dir)?);
+    let swept = sealed.sweep()?;
+    if !swept.cleared.is_empty() || !swept.failed.is_empty() {
+        tracing::info!(cleared = ?swept.cleared, failed = ?swept.failed, "targets that nothing is mounted on any more");
+    }
     let socket = options.socket()?.to_owned();
     let listener = bind(&socket, Directory::Given).await?;
     let (options, locks) = (Arc::new(options), Locks::default());
     let identity = IdentityService { name: options.driver_name.clone(), daemon: daemon.clone() };
     let controller = ControllerService { options: options.clone(), daemon: daemon.clone(), locks: locks.clone() };
-    let node = NodeService { options: options.clone(), daemon, locks };
+    let node = NodeService { options: options.clone(), daemon, locks, sealed };
     let (mut term, mut int) = (signal(SignalKind::terminate()).at("SIGTERM")?, signal(SignalKind::interrupt()).at("SIGINT")?);
     let stop = async move {
         tokio::select! {

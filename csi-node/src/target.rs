@@ -12,6 +12,7 @@ use nix::mount::{MntFlags, umount2};
 use tonic::Status;
 
 use crate::codes::invalid;
+use crate::sealed::Sealed;
 
 /// Mounts that may lie on top of each other on one target; more is not of our making.
 const STACKED: usize = 16;
@@ -78,9 +79,14 @@ pub(crate) fn clear(target: &Path, served: &[Mount]) -> Result<There, Status> {
     Err(Status::failed_precondition(format!("{}: more than {STACKED} mounts lie on top of each other", target.display())))
 }
 
-/// Makes the target: an empty directory that nobody can write to, so that what is written while nothing is mounted there fails.
-/// Nothing may be mounted at it.
-pub(crate) fn make(target: &Path) -> Result<(), Status> {
+/// Makes the target: an empty directory that nobody can write to, root neither where the file system can keep it out, so that what is
+/// written while nothing is mounted there fails. Nothing may be mounted at it.
+pub(crate) fn make(target: &Path, sealed: &Sealed) -> Result<(), Status> {
+    make_closed(target, sealed)?;
+    sealed.seal(target).map_err(|e| failed("cannot be sealed", target, e))
+}
+
+fn make_closed(target: &Path, sealed: &Sealed) -> Result<(), Status> {
     match fs::DirBuilder::new().mode(0o000).create(target) {
         Ok(()) => return Ok(()),
         Err(e) if e.kind() == K::AlreadyExists => {}
@@ -102,11 +108,21 @@ pub(crate) fn make(target: &Path) -> Result<(), Status> {
             e.file_name()
         )));
     }
+    // Of a publish before this one, whose mount is gone: its mode could not be changed.
+    sealed.unseal(target).map_err(|e| failed("cannot be unsealed", target, e))?;
     fs::set_permissions(target, fs::Permissions::from_mode(0o000)).map_err(|e| failed("cannot be closed", target, e))
 }
 
+/// Lets the kubelet remove a target, unless something is mounted on it.
+pub(crate) fn open_up(target: &Path, sealed: &Sealed) -> Result<(), Status> {
+    if mounted(target)?.is_some() {
+        return Ok(());
+    }
+    sealed.unseal(target).map_err(|e| failed("cannot be unsealed", target, e))
+}
+
 /// Takes mounts of ours and the directory away. What is gone already is done.
-pub(crate) fn remove(target: &Path) -> Result<(), Status> {
+pub(crate) fn remove(target: &Path, sealed: &Sealed) -> Result<(), Status> {
     for _ in 0..=STACKED {
         match mounted(target)? {
             None => break,
@@ -117,6 +133,7 @@ pub(crate) fn remove(target: &Path) -> Result<(), Status> {
             }
         }
     }
+    open_up(target, sealed)?;
     match fs::remove_dir(target) {
         Err(e) if e.kind() == K::NotFound => Ok(()),
         Err(e) if e.kind() == K::NotADirectory => {
@@ -146,10 +163,13 @@ mod tests {
 
     #[test]
     fn a_target_is_made_closed_and_only_where_nothing_is_lost() {
-        let temp = tempfile::tempdir().unwrap();
+        let temp = tempfile::tempdir_in("/var/tmp").unwrap();
         let at = |p: &str| temp.path().join(p);
+        let sealed = Sealed::open(&at("state")).unwrap();
+        let (make, remove) = (|p: &Path| make(p, &sealed), |p: &Path| remove(p, &sealed));
         make(&at("new")).unwrap();
         assert_eq!(fs::metadata(at("new")).unwrap().permissions().mode() & 0o777, 0);
+        assert!(fs::write(at("new/f"), "x").is_err(), "though root asks");
         make(&at("new")).expect("again");
         remove(&at("new")).unwrap();
         remove(&at("new")).expect("gone is done");
@@ -172,7 +192,8 @@ mod tests {
     fn what_others_mounted_is_left_alone() {
         let proc = Path::new("/proc");
         assert_eq!(clear(proc, &[]).unwrap_err().code(), Code::FailedPrecondition);
-        assert_eq!(remove(proc).unwrap_err().code(), Code::FailedPrecondition);
+        let temp = tempfile::tempdir().unwrap();
+        assert_eq!(remove(proc, &Sealed::open(temp.path()).unwrap()).unwrap_err().code(), Code::FailedPrecondition);
         assert_eq!(clear(Path::new("/nothing/here"), &[]).unwrap(), There::Nothing);
     }
 }

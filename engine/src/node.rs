@@ -24,7 +24,7 @@ use hiloop_env::Env;
 use hiloop_journal::{DirLock, Disk, RealDisk, RecoveryReport, Usage};
 use hiloop_manifest::DomainKey;
 use hiloop_store::{Store, StoreOptions, StoreUrl};
-use hiloop_types::{Error, MetaStore, Name, NameKind, Nonce, Result, Session};
+use hiloop_types::{Error, MetaStore, Name, NameKind, Nonce, Result, Seqno, Session, WriterEpoch, limits};
 pub use open::Ground;
 use parking_lot::Mutex;
 pub use recover::Recovered;
@@ -60,6 +60,8 @@ pub struct EngineOptions {
     pub stores: StoreOpener,
     /// The file system below journal and staging.
     pub disk: Arc<dyn Disk>,
+    /// Unpublished bytes of all workspaces at which a writer waits that has its share of them already.
+    pub backlog_node: u64,
 }
 
 impl EngineOptions {
@@ -75,8 +77,24 @@ impl EngineOptions {
             journal: hiloop_journal::JournalOptions::default(),
             stores: Arc::new(|url, options, env| Box::pin(async move { Store::open(&url, options, env).await })),
             disk: Arc::new(RealDisk),
+            backlog_node: limits::BACKLOG_NODE,
         }
     }
+}
+
+/// A snapshot whose cut is on the node's disk, and which is not known to be in the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WaitingCut {
+    /// URL of the store.
+    pub store: String,
+    /// Whose snapshot it is.
+    pub workspace: Name,
+    /// Opening that cut it.
+    pub epoch: WriterEpoch,
+    /// Its name.
+    pub snapshot: Name,
+    /// The record up to which it holds everything.
+    pub sequence: Seqno,
 }
 
 /// The engine of a node. Cheap to clone; the last clone closes the journal.
@@ -199,6 +217,32 @@ impl Engine {
         let tails = self.0.tails.lock();
         let own = tails.values().filter(|t| !t.is_done() && !t.stream.foreign);
         own.map(|t| (t.stream.doc.store.clone(), t.stream.doc.name.clone())).collect()
+    }
+
+    /// Snapshots that were cut on this node and are not known to be in the store, also by an engine before this one.
+    pub fn waiting_cuts(&self) -> Vec<WaitingCut> {
+        let mut out = Vec::new();
+        // Tails first: an opening is among the workspaces before it leaves the tails.
+        for tail in self.0.tails.lock().values().filter(|t| !t.stream.foreign) {
+            let doc = &tail.stream.doc;
+            out.extend(tail.stream.cuts.iter().map(|(sequence, snapshot)| WaitingCut {
+                store: doc.store.clone(),
+                workspace: doc.name.clone(),
+                epoch: doc.epoch,
+                snapshot: snapshot.clone(),
+                sequence: *sequence,
+            }));
+        }
+        for workspace in self.workspaces() {
+            out.extend(workspace.waiting_cuts().into_iter().map(|(snapshot, sequence)| WaitingCut {
+                store: workspace.0.store_url.clone(),
+                workspace: workspace.name().clone(),
+                epoch: workspace.epoch(),
+                snapshot,
+                sequence,
+            }));
+        }
+        out
     }
 
     pub(crate) async fn store(&self, url: &str) -> Result<OpenStore> {

@@ -85,6 +85,8 @@ pub(crate) struct NodeShared {
     pub journal: Arc<Journal>,
     /// Unpublished bytes of all workspaces.
     pub backlog: AtomicU64,
+    /// Where they are too many.
+    pub backlog_limit: u64,
     /// Called for a published layer that the node's index holds.
     pub unneeded: Box<dyn Fn(Session, Seqno) + Send + Sync>,
     /// Called after a publish freed layers: journal and slabs may be released.

@@ -3,7 +3,7 @@
 use std::fs;
 
 use hiloop_control::v1::lost_window::State;
-use hiloop_control::v1::{DescribeRequest, Workspace, describe_request, describe_response};
+use hiloop_control::v1::{AttachRequest, DescribeRequest, Workspace, attach_response, describe_request, describe_response};
 use hiloop_types::Claim;
 use nix::sys::signal::Signal;
 use tonic::Code;
@@ -61,7 +61,7 @@ async fn a_silent_node_is_waited_for_then_fenced_and_fails_loudly() {
     fs::write(at.join("replicated"), "kept").unwrap();
     let flush = hiloop_control::v1::FlushRequest { request_key: String::new(), workspace: id.clone() };
     one.control().flush(flush, PATIENCE).await.unwrap();
-    refused(two.publish(&id, "pod-2").await, Code::Unavailable, "node one");
+    refused(two.publish(&id, "pod-2").await, Code::Unavailable, "node one, epoch 1, 0 bytes unpublished");
 
     rig.store_away();
     fs::write(at.join("tail"), "only on the first node").unwrap();
@@ -87,6 +87,54 @@ async fn a_silent_node_is_waited_for_then_fenced_and_fails_loudly() {
     one.nothing_left("pod-1");
     fs::write(there.join("goes-on"), "x").unwrap();
     two.unpublish(&id, "pod-2").await.unwrap();
+}
+
+/// Unpublish returns after its bounded flush, and the node goes on: whoever comes next waits for that, and loses nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_move_waits_for_a_node_that_still_publishes() {
+    let rig = Rig::new();
+    let (one, two) = (rig.node("one").await, rig.node_watching("two", "80s").await);
+    let id = one.create("box").await.unwrap().volume_id;
+    one.publish(&id, "pod-1").await.unwrap();
+    rig.packs_away();
+    fs::write(one.target("pod-1").join("late"), vec![5; 200_000]).unwrap();
+    one.unpublish(&id, "pod-1").await.unwrap();
+    one.nothing_left("pod-1");
+    let waits = two.publish(&id, "pod-2").await.unwrap_err();
+    let left = waits.message().split(" bytes unpublished").next().and_then(|m| m.rsplit(' ').next()).and_then(|n| n.parse::<u64>().ok());
+    assert!(waits.code() == Code::Unavailable && waits.message().contains("node one"), "{waits:?}");
+    assert!(left.is_some_and(|l| l >= 200_000), "{waits:?}");
+    rig.packs_back();
+    until("it is given back", async || two.publish(&id, "pod-2").await.is_ok()).await;
+    assert_eq!(fs::read(two.target("pod-2").join("late")).unwrap(), vec![5; 200_000]);
+    assert_eq!(describe(&two, &id).await.lost_window.unwrap().state(), State::None);
+}
+
+/// A node that was given up and comes back: what only it had is not lost, and nobody has to ask for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_comes_back_makes_a_workspace_of_what_only_it_had() {
+    let rig = Rig::new();
+    let (mut one, two) = (rig.node("one").await, rig.node("two").await);
+    let id = one.create("box").await.unwrap().volume_id;
+    one.publish(&id, "pod-1").await.unwrap();
+    rig.packs_away();
+    fs::write(one.target("pod-1").join("tail"), "only on the first node").unwrap();
+    one.end_daemon(Signal::SIGKILL);
+    rig.packs_back();
+    two.publish(&id, "pod-2").await.unwrap();
+    assert!(!two.target("pod-2").join("tail").exists());
+    one.unpublish(&id, "pod-1").await.unwrap();
+    one.start_daemon().await;
+    let recovered = format!("{id}-recovered-1");
+    let ask = DescribeRequest { what: Some(describe_request::What::Workspace(recovered.clone())) };
+    until("it is recovered", async || two.control().describe(ask.clone(), PATIENCE).await.is_ok()).await;
+    until("it is given back", async || !describe(&two, &recovered).await.open).await;
+    let at = two.dir.join("looked-at");
+    fs::create_dir(&at).unwrap();
+    let attach = AttachRequest { workspace: recovered, target: at.display().to_string(), ..Default::default() };
+    let attached = two.control().attach(attach, PATIENCE).await.unwrap();
+    assert!(matches!(attached.outcome, Some(attach_response::Outcome::Attached(_))), "{attached:?}");
+    assert_eq!(fs::read_to_string(at.join("tail")).unwrap(), "only on the first node");
 }
 
 fn libc_eio() -> i32 {

@@ -7,3 +7,4 @@ mod faults;
 mod lifecycle;
 mod publish;
 mod rig;
+mod snapshot;

@@ -7,7 +7,7 @@ use hiloop_csi::v1::volume_usage::Unit;
 use nix::sys::signal::Signal;
 use tonic::Code;
 
-use crate::rig::{Node, Rig, publish_request, refused, until};
+use crate::rig::{Node, PATIENCE, Rig, clean_targets, publish_request, refused, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_publish_is_the_first_and_elsewhere_is_refused() {
@@ -111,6 +111,103 @@ async fn unpublish_needs_no_daemon_and_the_next_one_publishes_what_was_left() {
     // Nobody asks for it: what an earlier daemon left is published, and the head given back.
     until("the second node gets it with all that was accepted", async || two.publish(&id, "pod").await.is_ok()).await;
     assert_eq!(fs::read_to_string(two.target("pod").join("tail")).unwrap(), "not lost");
+}
+
+/// Daemon and mount are lost while the pod runs: it must not write to the node's disk instead, though it is root.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_can_be_written_below_a_lost_mount() {
+    let rig = Rig::new();
+    let mut node = rig.node("one").await;
+    let id = node.create("box").await.unwrap().volume_id;
+    let target = node.target("pod");
+    let lost = || {
+        nix::mount::umount2(&target, nix::mount::MntFlags::MNT_DETACH).unwrap();
+        let refused = fs::write(target.join("into-the-void"), "x").unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(nix::errno::Errno::EPERM as i32), "below {}", target.display());
+    };
+    node.publish(&id, "pod").await.unwrap();
+    fs::write(target.join("kept"), "x").unwrap();
+    node.end_daemon(Signal::SIGKILL);
+    lost();
+    node.unpublish(&id, "pod").await.unwrap();
+    node.nothing_left("pod");
+
+    // Published again where it lay: the same directory serves.
+    node.start_daemon().await;
+    node.publish(&id, "pod").await.unwrap();
+    node.end_daemon(Signal::SIGKILL);
+    lost();
+    node.start_daemon().await;
+    node.publish(&id, "pod").await.unwrap();
+    assert_eq!(fs::read_to_string(target.join("kept")).unwrap(), "x");
+
+    // Nobody unpublishes: the next driver clears it away, or the command does, with no daemon and no driver.
+    node.end_daemon(Signal::SIGKILL);
+    let mounted = clean_targets(&node.dir);
+    assert!(
+        !mounted.status.success() && String::from_utf8_lossy(&mounted.stderr).contains("umount -l"),
+        "a dead mount is still one: {mounted:?}"
+    );
+    lost();
+    node.restart_driver().await;
+    fs::write(target.join("f"), "x").expect("it belongs to nobody any more");
+    fs::remove_file(target.join("f")).unwrap();
+    node.start_daemon().await;
+    node.publish(&id, "pod").await.unwrap();
+    node.end_daemon(Signal::SIGKILL);
+    node.end_driver(Signal::SIGKILL);
+    lost();
+    let cleaned = clean_targets(&node.dir);
+    assert!(cleaned.status.success(), "{cleaned:?}");
+    fs::remove_dir(&target).unwrap();
+}
+
+/// Volumes that came and went leave nothing behind: no descriptor, no mount, no record.
+#[tokio::test(flavor = "multi_thread")]
+async fn volumes_that_come_and_go_leave_nothing() {
+    let rig = Rig::new();
+    let node = rig.node("one").await;
+    // The files of the index have a bound of their own.
+    let is_index = |p: &std::path::Path| p.extension().is_some_and(|e| e == "sst");
+    let count = |pid: i32| {
+        let open = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().filter_map(|e| fs::read_link(e.ok()?.path()).ok());
+        open.filter(|p| !is_index(p)).count()
+    };
+    let held = || [count(node.daemon_pid()), count(node.driver_pid())];
+    let round = async |i: usize| {
+        let id = node.create(&format!("box-{i}")).await.unwrap().volume_id;
+        node.publish(&id, "pod").await.unwrap();
+        fs::write(node.target("pod").join("f"), "x").unwrap();
+        node.stats(&id, "pod").await.unwrap();
+        refused(node.publish(&id, "other").await, Code::FailedPrecondition, "already");
+        node.unpublish(&id, "pod").await.unwrap();
+        node.nothing_left("pod");
+        node.delete(&id).await.unwrap();
+    };
+    for i in 0..5 {
+        round(i).await;
+    }
+    let before = held();
+    for i in 5..30 {
+        round(i).await;
+    }
+    // Connections of this test and of the driver come and go; twenty-five volumes that left one each would show.
+    until("nothing is held for them", async || held().iter().zip(before).all(|(now, then)| *now < then + 10)).await;
+    assert_eq!(fs::read_dir(node.dir.join("state")).unwrap().count(), 0, "no target is recorded");
+    assert!(mountinfo::mounts().unwrap().iter().all(|m| !m.mountpoint.starts_with(&node.dir)));
+    let list = node.control().list(Default::default(), PATIENCE).await.unwrap();
+    assert!(list.mounts.is_empty() && list.draining.is_empty(), "{list:?}");
+}
+
+/// What the kubelet removes by itself after a final error.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_publish_leaves_a_target_that_can_be_removed() {
+    let rig = Rig::new();
+    let node = rig.node("one").await;
+    let id = node.create("box").await.unwrap().volume_id;
+    node.delete(&id).await.unwrap();
+    refused(node.publish(&id, "pod").await, Code::NotFound, &id);
+    fs::remove_dir(node.target("pod")).unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -70,6 +70,15 @@ impl Rig {
         fs::remove_file(self.path("store")).unwrap();
         fs::rename(self.path("store-away"), self.path("store")).unwrap();
     }
+    /// Takes away where the store has its packs: it can be read and its heads move, but no content can be put.
+    pub fn packs_away(&self) {
+        fs::rename(self.path("store/packs"), self.path("packs-away")).unwrap();
+        fs::write(self.path("store/packs"), "away").unwrap();
+    }
+    pub fn packs_back(&self) {
+        fs::remove_file(self.path("store/packs")).unwrap();
+        fs::rename(self.path("packs-away"), self.path("store/packs")).unwrap();
+    }
     /// A node with quick heartbeats, and one second for a newcomer to watch.
     pub async fn node(&self, name: &str) -> Node {
         self.node_watching(name, "1s").await
@@ -98,7 +107,16 @@ impl Drop for Rig {
                 let _ = nix::mount::umount2(&m.mountpoint, nix::mount::MntFlags::MNT_DETACH);
             }
         }
+        // Else what they made could not be removed.
+        for node in fs::read_dir(self.dir.path()).into_iter().flatten().flatten().filter(|e| e.path().join("state").exists()) {
+            let _ = clean_targets(&node.path());
+        }
     }
+}
+
+/// `csi-node clean-targets` of the node in `dir`.
+pub fn clean_targets(dir: &Path) -> std::process::Output {
+    Command::new(csi_node()).args(["clean-targets", "--state-dir"]).arg(dir.join("state")).output().unwrap()
 }
 
 pub struct Node {
@@ -123,7 +141,7 @@ impl Node {
         let mut command = Command::new(csi_node());
         command.arg("--endpoint").arg(format!("unix://{}", self.dir.join("csi.sock").display()));
         command.arg("--control-socket").arg(self.control_socket()).arg("--kubelet-root").arg(self.dir.join("kubelet"));
-        command.args(["--node-id", &self.name, "--sandbox-namespace", NAMESPACE]);
+        command.args(["--node-id", &self.name, "--sandbox-namespace", NAMESPACE]).arg("--state-dir").arg(self.dir.join("state"));
         self.driver = Some(self.spawn(command, "csi.log"));
         self.answers(|| async { self.node_client().node_get_info(NodeGetInfoRequest {}).await.is_ok() }).await;
     }
@@ -161,6 +179,9 @@ impl Node {
 
     pub fn daemon_pid(&self) -> i32 {
         self.daemon.as_ref().unwrap().id() as i32
+    }
+    pub fn driver_pid(&self) -> i32 {
+        self.driver.as_ref().unwrap().id() as i32
     }
     pub fn signal_daemon(&self, signal: Signal) {
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.daemon_pid()), signal).unwrap();

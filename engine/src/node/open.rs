@@ -81,6 +81,7 @@ impl Engine {
                 env: env.clone(),
                 journal: Arc::new(journal),
                 backlog: AtomicU64::new(0),
+                backlog_limit: options.backlog_node,
                 unneeded: {
                     let meta = meta.clone();
                     Box::new(move |session, last| {

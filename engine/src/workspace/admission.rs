@@ -3,6 +3,9 @@
 //! Below the soft mark everything is accepted. Between soft and hard mark a writer is slowed so that it approaches the store's measured
 //! pace. At the hard mark it waits: its request is parked, never its thread, and woken by the next publish. What frees space or
 //! ends work is exempt.
+//!
+//! The workspaces of a node have a bound together, too. A part of it is each one's own ([`limits::BACKLOG_SHARES`]): up to that a workspace
+//! goes on however much its neighbours have. So whoever waits has something of its own to publish, and is woken by that.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -35,6 +38,20 @@ pub enum Admission {
     Delay(Duration),
     /// It may once [`Workspace::when_room`] called back.
     Wait,
+}
+
+/// Unpublished bytes of a node, and their bound.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NodeBacklog {
+    pub bytes: u64,
+    pub limit: u64,
+}
+
+impl NodeBacklog {
+    /// True where a workspace that would then have `bytes` unpublished must wait for its neighbours.
+    fn is_full_for(self, bytes: u64) -> bool {
+        self.bytes >= self.limit && bytes > self.limit / limits::BACKLOG_SHARES
+    }
 }
 
 pub(crate) struct Control {
@@ -100,13 +117,15 @@ impl Control {
         limits::BACKLOG_SOFT.min(self.hard / 4).min(by_time.max(limits::PACK_TARGET.min(self.hard / 4)))
     }
 
-    pub fn admit(&self, cost: Cost, node_bytes: u64) -> Admission {
+    pub fn admit(&self, cost: Cost, node: NodeBacklog) -> Admission {
         if cost.exempt {
             return Admission::Go;
         }
         let (bytes, operations) = self.backlog();
-        if bytes + cost.bytes > self.hard.max(cost.bytes) || operations >= limits::BACKLOG_OPERATIONS || node_bytes >= limits::BACKLOG_NODE
-        {
+        let then = bytes + cost.bytes;
+        // What has nothing unpublished always goes: nothing would ever wake it.
+        let full = then > self.hard || node.is_full_for(then);
+        if (bytes > 0 && full) || operations >= limits::BACKLOG_OPERATIONS {
             return Admission::Wait;
         }
         let soft = self.soft();
@@ -131,7 +150,8 @@ impl Workspace {
             // It will be refused; it must not wait for room that never comes.
             return Admission::Go;
         }
-        self.0.admission.admit(cost, self.0.node.backlog.load(Ordering::Relaxed))
+        let node = &self.0.node;
+        self.0.admission.admit(cost, NodeBacklog { bytes: node.backlog.load(Ordering::Relaxed), limit: node.backlog_limit })
     }
 
     /// Calls `wake` once when the operation that was refused may try again, or the workspace stopped accepting.
@@ -149,33 +169,48 @@ impl Workspace {
 mod tests {
     use super::*;
 
+    const IDLE: NodeBacklog = NodeBacklog { bytes: 0, limit: limits::BACKLOG_NODE };
     const COST: Cost = Cost { bytes: 128 * limits::KIB, exempt: false };
 
     #[test]
     fn free_then_slower_then_waiting() {
         let c = Control::new(Some(64 * limits::MIB), Durability::Local);
-        assert_eq!(c.admit(COST, 0), Admission::Go);
+        assert_eq!(c.admit(COST, IDLE), Admission::Go);
         c.add(16 * limits::MIB, 1);
-        assert_eq!(c.admit(COST, 0), Admission::Go);
+        assert_eq!(c.admit(COST, IDLE), Admission::Go);
         let mut last = Duration::ZERO;
         for _ in 0..40 {
             c.add(limits::MIB, 1);
-            let Admission::Delay(d) = c.admit(COST, 0) else { panic!("not slowed at {:?}", c.backlog()) };
+            let Admission::Delay(d) = c.admit(COST, IDLE) else { panic!("not slowed at {:?}", c.backlog()) };
             assert!(d >= last && d <= DELAY_MAX, "{d:?} after {last:?}");
             last = d;
         }
         c.add(8 * limits::MIB, 1);
-        assert_eq!(c.admit(COST, 0), Admission::Wait);
-        assert_eq!(c.admit(Cost { exempt: true, ..COST }, 0), Admission::Go);
+        assert_eq!(c.admit(COST, IDLE), Admission::Wait);
+        assert_eq!(c.admit(Cost { exempt: true, ..COST }, IDLE), Admission::Go);
         c.published(60 * limits::MIB, 2);
-        assert_eq!(c.admit(COST, 0), Admission::Go);
-        assert_eq!(c.admit(COST, limits::BACKLOG_NODE), Admission::Wait);
+        assert_eq!(c.admit(COST, IDLE), Admission::Go);
+    }
+
+    #[test]
+    fn each_keeps_its_share_of_a_full_node() {
+        let c = Control::new(None, Durability::Local);
+        let full = NodeBacklog { bytes: 20 * limits::GIB, limit: limits::BACKLOG_NODE };
+        let huge = Cost { bytes: 100 * limits::MIB, exempt: false };
+        assert_eq!(c.admit(huge, full), Admission::Go, "what has nothing to publish would never be woken");
+        c.add(64 * limits::MIB - COST.bytes, 1);
+        assert_eq!(c.admit(COST, full), Admission::Go, "its own share");
+        c.add(COST.bytes, 1);
+        assert_eq!(c.admit(COST, full), Admission::Wait);
+        assert_eq!(c.admit(COST, NodeBacklog { bytes: limits::BACKLOG_NODE - 1, ..full }), Admission::Go);
+        c.published(limits::MIB, 1);
+        assert_eq!(c.admit(COST, full), Admission::Go);
     }
 
     #[test]
     fn operations_are_bounded_too() {
         let c = Control::new(None, Durability::Local);
         c.add(0, limits::BACKLOG_OPERATIONS);
-        assert_eq!(c.admit(COST, 0), Admission::Wait);
+        assert_eq!(c.admit(COST, IDLE), Admission::Wait);
     }
 }

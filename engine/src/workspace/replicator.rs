@@ -203,6 +203,12 @@ impl Workspace {
         Ok(cut)
     }
 
+    /// Snapshots that are cut and not replicated yet, oldest first, and the record that each holds everything up to.
+    pub fn waiting_cuts(&self) -> Vec<(Name, Seqno)> {
+        let state = self.0.state.read();
+        state.sealed.iter().flat_map(|l| l.cuts.iter().map(|name| (name.clone(), l.last))).collect()
+    }
+
     /// Waits until everything accepted before the call is published.
     ///
     /// # Errors

@@ -1,10 +1,10 @@
 //! The bound on what is accepted and not published.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::kit::{World, eventually, noise, put, read, request};
-use hiloop_engine::node::AttachRequest;
+use hiloop_engine::node::{AttachRequest, EngineOptions};
 use hiloop_engine::workspace::{Admission, Cost, Durability};
 use hiloop_env::Env;
 use hiloop_store::Store;
@@ -99,4 +99,46 @@ fn a_stuck_workspace_does_not_keep_the_journal_of_the_others() {
     let other = world.node("n2");
     assert_eq!(read(&world.take_over(&other, "stuck").unwrap(), "kept").unwrap(), noise(1, 100_000));
     assert_eq!(world.take_over(&other, "busy").unwrap().totals().inodes, 51);
+}
+
+/// One workspace has all that the node may have unpublished: the others keep their share, and what waits is woken.
+#[test]
+fn neighbours_of_a_hog_keep_their_share_of_the_node() {
+    let faults = Faults::default();
+    let world = World::over(Store::memory(Env::real()).wrapped(|b| faults.wrap(b)));
+    let engine = world.open("n1", EngineOptions { backlog_node: 16 * MIB, ..world.options("n1") });
+    let all: Vec<_> = ["hog", "busy", "idle"].into_iter().map(|n| world.attach(&engine, n)).collect();
+    all.iter().for_each(|w| world.flush(w));
+    let [hog, busy, idle] = all.as_slice() else { unreachable!() };
+    faults.set_down(true);
+    let large = Cost { bytes: 200_000, exempt: false };
+    let mut written = 0;
+    while hog.admit(large) != Admission::Wait {
+        put(hog, &format!("f{written}"), &noise(written, 200_000));
+        written += 1;
+        assert!(written < 200, "the node's bound never came");
+    }
+    assert!((60..=84).contains(&written), "16 MiB of the node, far below its own gibibyte: {written}");
+    // Up to a 128th of it.
+    let small = Cost { bytes: 4096, exempt: false };
+    let mut share = 0;
+    while busy.admit(small) != Admission::Wait {
+        put(busy, &format!("f{share}"), &noise(share, 4096));
+        share += 1;
+        assert!(share < 100, "the share never ended");
+    }
+    assert!((20..=32).contains(&share), "{share}");
+    let woken = Arc::new(AtomicUsize::new(0));
+    for (w, cost) in [(hog, large), (busy, small)] {
+        let woken = woken.clone();
+        w.when_room(cost, Box::new(move || _ = woken.fetch_add(1, Ordering::SeqCst)));
+    }
+    assert_eq!(idle.admit(large), Admission::Go, "nothing would wake it: it has nothing to publish");
+    put(idle, "f", b"x");
+    assert_eq!(read(idle, "f").unwrap(), b"x");
+    assert_eq!(woken.load(Ordering::SeqCst), 0);
+    faults.set_down(false);
+    eventually("both are woken", || woken.load(Ordering::SeqCst) == 2);
+    all.iter().for_each(|w| world.flush(w));
+    assert_eq!(hog.admit(large), Admission::Go);
 }

@@ -41,6 +41,8 @@ pub const BACKLOG_HARD_REPLICATED: u64 = 64 * MIB;
 pub const BACKLOG_OPERATIONS: u64 = 1_000_000;
 /// Unpublished bytes of one node over all its workspaces.
 pub const BACKLOG_NODE: u64 = 8 * GIB;
+/// One part in so many of the node's bound is each workspace's own, whatever the others have: 64 MiB of 8 GiB.
+pub const BACKLOG_SHARES: u64 = 128;
 /// The soft mark is also at most this much measured store throughput.
 pub const BACKLOG_SOFT_TIME: Duration = Duration::from_secs(20);
 

@@ -1,5 +1,8 @@
 //! Connections of a socket: root only, a bounded number, and none that says nothing.
+//!
+//! Whoever says nothing is put out after a while, and at once, the oldest first, where another wants in and there is no room.
 
+use std::collections::VecDeque;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -8,7 +11,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::Sleep;
 use tokio_stream::Stream;
 use tonic::transport::server::Connected;
@@ -31,13 +34,25 @@ pub struct Incoming {
     /// Room for the next connection, or the wait for it.
     room: Option<Room>,
     permit: Option<OwnedSemaphorePermit>,
+    /// Accepted, and waiting for room; true once somebody was put out for it.
+    next: Option<(UnixStream, bool)>,
+    /// Those that have said nothing yet, oldest first, and some that have gone or said hello since.
+    silent: VecDeque<oneshot::Sender<()>>,
     pause: Option<Pin<Box<Sleep>>>,
 }
 
 impl Incoming {
     /// Accepts from `listener`.
     pub fn new(listener: UnixListener) -> Self {
-        Self { listener, semaphore: Arc::new(Semaphore::new(CONNECTIONS)), room: None, permit: None, pause: None }
+        Self {
+            listener,
+            semaphore: Arc::new(Semaphore::new(CONNECTIONS)),
+            room: None,
+            permit: None,
+            next: None,
+            silent: VecDeque::new(),
+            pause: None,
+        }
     }
 
     fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<()> {
@@ -59,6 +74,25 @@ impl Incoming {
         self.room = None;
         Poll::Ready(())
     }
+
+    /// Puts the oldest out that has said nothing; false where all have.
+    fn put_one_out(&mut self) -> bool {
+        while let Some(silent) = self.silent.pop_front() {
+            if silent.send(()).is_ok() {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn hello(&mut self) -> Hello {
+        if self.silent.len() >= CONNECTIONS {
+            self.silent.retain(|s| !s.is_closed());
+        }
+        let (put_out, no_room) = oneshot::channel();
+        self.silent.push_back(put_out);
+        Hello { time: Box::pin(tokio::time::sleep(HELLO)), no_room }
+    }
 }
 
 impl Stream for Incoming {
@@ -70,12 +104,17 @@ impl Stream for Incoming {
                 ready!(pause.as_mut().poll(cx));
                 self.pause = None;
             }
-            ready!(self.poll_room(cx));
-            match ready!(self.listener.poll_accept(cx)) {
-                Ok((stream, _)) if is_root(&stream) => {
-                    let hello = Some(Box::pin(tokio::time::sleep(HELLO)));
-                    return Poll::Ready(Some(Ok(Connection { stream, _permit: self.permit.take(), hello, said: 0 })));
+            if let Some((stream, asked)) = self.next.take() {
+                if self.poll_room(cx).is_pending() {
+                    let asked = asked || self.put_one_out();
+                    self.next = Some((stream, asked));
+                    return Poll::Pending;
                 }
+                let hello = Some(self.hello());
+                return Poll::Ready(Some(Ok(Connection { stream, _permit: self.permit.take(), hello, said: 0 })));
+            }
+            match ready!(self.listener.poll_accept(cx)) {
+                Ok((stream, _)) if is_root(&stream) => self.next = Some((stream, false)),
                 Ok(_) => {}
                 Err(e) => {
                     tracing::warn!(error = %e, "a connection could not be accepted");
@@ -100,12 +139,26 @@ fn is_root(stream: &UnixStream) -> bool {
     }
 }
 
+/// What a client that has said nothing waits for.
+struct Hello {
+    time: Pin<Box<Sleep>>,
+    no_room: oneshot::Receiver<()>,
+}
+
+impl Hello {
+    /// True once it waited too long, or another wants its place.
+    fn is_over(&mut self, cx: &mut Context<'_>) -> bool {
+        let put_out = matches!(Pin::new(&mut self.no_room).poll(cx), Poll::Ready(Ok(())));
+        put_out || self.time.as_mut().poll(cx).is_ready()
+    }
+}
+
 /// A connection, and its place among those that are served.
 pub struct Connection {
     stream: UnixStream,
     _permit: Option<OwnedSemaphorePermit>,
     /// Until the client has said hello.
-    hello: Option<Pin<Box<Sleep>>>,
+    hello: Option<Hello>,
     said: usize,
 }
 
@@ -123,7 +176,7 @@ impl AsyncRead for Connection {
             self.hello = None;
         }
         if let Some(hello) = &mut self.hello
-            && hello.as_mut().poll(cx).is_ready()
+            && hello.is_over(cx)
         {
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client said nothing")));
         }

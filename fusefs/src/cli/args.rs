@@ -86,6 +86,12 @@ pub enum Command {
     Ctl(Ctl),
     /// Look at what a keeper holds, or cut a mount off, also where no daemon lives
     Keeper(Keeper),
+    /// Have the kernel write back what was changed in a mount: the daemon's helper
+    #[command(hide = true)]
+    SyncMount {
+        /// The mount point
+        mountpoint: PathBuf,
+    },
     /// Print a completion script for a shell
     Completions {
         /// For which shell
@@ -589,6 +595,8 @@ pub enum CtlCall {
     },
     /// Print what happens to mounts, until it is interrupted
     Watch,
+    /// Say what is wrong on this node and what helps; exit code 1 where something is. Works without a daemon
+    Doctor,
 }
 
 fn named(kind: NameKind, text: &str) -> Result<Name, String> {

@@ -4,22 +4,23 @@ use std::path::Path;
 use std::time::Duration;
 
 use hiloop_control::{Client, v1};
-use hiloop_types::{Claim, Error, ErrorKind, Name, Result};
+use hiloop_types::{Claim, Error, ErrorKind, Result};
 use serde_json::{Value, json};
 
 use super::args::{Ctl, CtlCall, DurabilityArg};
+use super::doctor;
 use super::failure::{Done, Failure, usage};
-use super::live::sync_mount;
+use super::live::note_unsynced;
 use super::output::Output;
-
-/// Time for pages that are mapped and changed to reach the daemon before a cut; later ones may miss it.
-const SYNC: Duration = Duration::from_secs(2);
 
 pub(super) async fn run(args: Ctl, out: Output) -> Done {
     let client = usage(Client::new(&args.socket))?;
     let within = args.timeout;
     if let CtlCall::Drain { deadline } = args.call {
         return drain(&client, deadline, out).await;
+    }
+    if let CtlCall::Doctor = args.call {
+        return doctor::run(&client, within, out).await;
     }
     if let CtlCall::Watch = args.call {
         let mut failed = Ok(());
@@ -102,10 +103,11 @@ async fn ask(client: &Client, call: CtlCall, within: Duration, out: Output) -> D
             serde_json::from_str(&s.json).map_err(|e| Error::internal(format!("the daemon's status cannot be read: {e}")))?
         }
         CtlCall::Snapshot { workspace, name, wait } => {
-            sync_first(client, &workspace, within, out).await;
             let name = name.map(|n| n.to_string()).unwrap_or_default();
             let request = v1::SnapshotRequest { request_key, workspace: workspace.to_string(), name, wait };
-            snapshot_json(&client.snapshot(request, within).await?)
+            let s = client.snapshot(request, within).await?;
+            note_unsynced(Some(s.unsynced.as_str()).filter(|u| !u.is_empty()), out);
+            snapshot_json(&s)
         }
         CtlCall::SnapshotStatus { name } => {
             snapshot_json(&client.snapshot_status(v1::SnapshotStatusRequest { name: name.to_string() }, within).await?)
@@ -121,15 +123,15 @@ async fn ask(client: &Client, call: CtlCall, within: Duration, out: Output) -> D
             json!({ "children": rows })
         }
         CtlCall::Flush { workspace } => {
-            sync_first(client, &workspace, within, out).await;
             let f = client.flush(v1::FlushRequest { request_key, workspace: workspace.to_string() }, within).await?;
+            note_unsynced(Some(f.unsynced.as_str()).filter(|u| !u.is_empty()), out);
             json!({ "workspace": workspace, "published": f.published, "root": f.root })
         }
         CtlCall::Evict => {
             let e = client.evict(v1::EvictRequest {}, within).await?;
             json!({ "bytes_before": e.bytes_before, "bytes_after": e.bytes_after })
         }
-        CtlCall::Drain { .. } | CtlCall::Watch => return Err(Error::internal("is answered elsewhere").into()),
+        CtlCall::Drain { .. } | CtlCall::Watch | CtlCall::Doctor => return Err(Error::internal("is answered elsewhere").into()),
     })
 }
 
@@ -139,14 +141,6 @@ async fn drain(client: &Client, deadline: Duration, out: Output) -> Done {
     let left = client.drain(v1::DrainRequest { deadline_ms }, deadline + Duration::from_secs(5)).await?.left;
     out.result(&json!({ "left": left_json(&left) }), text)?;
     if left.is_empty() { Ok(()) } else { Err(Failure::Shown) }
-}
-
-/// Pages that are mapped and changed belong to the cut, too; the daemon itself never waits for its own mounts.
-async fn sync_first(client: &Client, workspace: &Name, within: Duration, out: Output) {
-    let Ok(list) = client.list(v1::ListRequest {}, within).await else { return };
-    if let Some(m) = list.mounts.iter().find(|m| m.workspace == workspace.as_str() && m.alive) {
-        sync_mount(Path::new(&m.target), SYNC, out).await;
-    }
 }
 
 async fn describe(client: &Client, what: &str, within: Duration) -> Done<Value> {
@@ -201,7 +195,8 @@ fn left_json(left: &[v1::Draining]) -> Value {
 
 fn snapshot_json(s: &v1::SnapshotResponse) -> Value {
     let durability = if s.replicated { "replicated" } else { "local" };
-    json!({ "snapshot": s.name, "workspace": s.workspace, "durability": durability, "root": s.root, "epoch": s.epoch, "sequence": s.sequence })
+    json!({ "snapshot": s.name, "workspace": s.workspace, "durability": durability, "root": s.root, "epoch": s.epoch, "sequence": s.sequence,
+            "unsynced": s.unsynced })
 }
 
 fn event(e: &v1::Event) -> Value {

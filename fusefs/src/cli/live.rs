@@ -1,7 +1,6 @@
 //! Commands on mounted workspaces: `snapshot`, `flush`, `status`, `recover`.
 
 use std::path::Path;
-use std::time::Duration;
 
 use hiloop_env::Env;
 use hiloop_types::{Error, Result, ResultExt};
@@ -20,9 +19,6 @@ use crate::daemon::protocol::{Call, Flushed, Recovery, Snapshotted};
 use crate::daemon::start;
 use crate::fuse;
 
-/// Time for pages that are mapped and changed to reach the daemon before a cut; later ones may miss it.
-const SYNC: Duration = Duration::from_secs(2);
-
 /// Reads a TARGET.
 pub(super) fn target(text: &str) -> Done<Target> {
     let here = std::env::current_dir().at("the current directory")?;
@@ -33,29 +29,26 @@ async fn found(text: &str, cache_dir: Option<&Path>) -> Done<Found> {
     Ok(find::one(&target(text)?, cache_dir, &default_cache_dir()).await?)
 }
 
-/// `syncfs` on a mount, so that mapped pages reach the daemon; bounded, since its answer may wait for the store.
-pub(super) async fn sync_mount(mountpoint: &Path, within: Duration, out: Output) {
-    let path = mountpoint.to_owned();
-    let sync = tokio::task::spawn_blocking(move || -> Result<()> {
-        let dir = std::fs::File::open(&path).at(path.display())?;
-        nix::unistd::syncfs(&dir).map_err(|e| Error::io("syncfs", &e.into()).at(path.display()))
-    });
-    let unsynced = match tokio::time::timeout(within, sync).await {
-        Ok(Ok(Ok(()))) => return,
-        Ok(Ok(Err(e))) => e.to_string(),
-        Ok(Err(e)) => e.to_string(),
-        Err(_) => format!("no answer within {}", humantime::format_duration(within)),
-    };
-    out.note(&format!("warning: mapped pages that were changed and not synced may be missing: {unsynced}"));
+/// `sync-mount`: returns once what was changed in the mount has reached its daemon.
+pub(super) fn sync_mount(mountpoint: &Path) -> Result<()> {
+    let dir = std::fs::File::open(mountpoint).at(mountpoint.display())?;
+    nix::unistd::syncfs(&dir).map_err(|e| Error::io("syncfs", &e.into()).at(mountpoint.display()))
+}
+
+/// Tells what a cut may miss.
+pub(super) fn note_unsynced(unsynced: Option<&str>, out: Output) {
+    if let Some(why) = unsynced {
+        out.note(&format!("warning: changed pages of mapped files may be missing: {why}"));
+    }
 }
 
 pub(super) async fn snapshot(args: Snapshot, out: Output, env: &Env) -> Done {
     let found = found(&args.target, args.daemon.cache_dir.as_deref()).await?;
-    sync_mount(&found.mount.mountpoint, SYNC, out).await;
     let progress = Progress::start("snapshot", out, env);
     let call = Call::Snapshot { of: found.selector(), name: args.name, wait: args.wait };
     let cut: Snapshotted = found.client.call(call, &mut of_daemon(&progress)).await?;
     drop(progress);
+    note_unsynced(cut.unsynced.as_deref(), out);
     Ok(out.result(&cut, |c| {
         let how = if c.root.is_some() { "in the store" } else { "on this node; it is being replicated" };
         format!("snapshot {} of {} is cut: {how}", c.snapshot, c.lineage.workspace)
@@ -70,9 +63,11 @@ pub(super) async fn flush(args: Live, out: Output, env: &Env) -> Done {
 
 /// Publishes all accepted writes of a mount, mapped pages included.
 pub(super) async fn flush_found(found: &Found, out: Output, env: &Env) -> Result<Flushed> {
-    sync_mount(&found.mount.mountpoint, SYNC, out).await;
     let progress = Progress::start("flush", out, env);
-    found.client.call(Call::Flush(found.selector()), &mut of_daemon(&progress)).await
+    let flushed: Flushed = found.client.call(Call::Flush(found.selector()), &mut of_daemon(&progress)).await?;
+    drop(progress);
+    note_unsynced(flushed.unsynced.as_deref(), out);
+    Ok(flushed)
 }
 
 pub(super) async fn status(args: Status, out: Output) -> Done {

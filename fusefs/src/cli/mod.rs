@@ -7,6 +7,7 @@ mod args;
 mod base;
 mod config;
 mod ctl;
+mod doctor;
 mod failure;
 mod fork;
 mod keeper;
@@ -17,6 +18,8 @@ mod node;
 mod output;
 mod progress;
 mod retire;
+#[cfg(test)]
+mod runbook;
 mod size;
 mod store;
 
@@ -77,6 +80,9 @@ fn run(cli: Cli, out: Output) -> Done {
         clap_complete::generate(shell, &mut Cli::command(), "sandbox-workspace", &mut script);
         return Ok(out.result(&String::from_utf8_lossy(&script), |s| s.to_string())?);
     }
+    if let Command::SyncMount { mountpoint } = &cli.command {
+        return Ok(live::sync_mount(mountpoint)?);
+    }
     let env = Env::real();
     let (default, endpoint, ca_file, attributes) = match &cli.command {
         Command::Daemon(d) if d.foreground => {
@@ -126,6 +132,6 @@ async fn dispatch(command: Command, out: Output, env: &Env, logging: &node::Logg
         Command::CheckConfig(a) => node::check_config(&a, out),
         Command::Ctl(a) => ctl::run(a, out).await,
         Command::Keeper(a) => keeper::run(&a, out),
-        Command::Completions { .. } => Err(Failure::Failed(Error::internal("completions are printed without a runtime"))),
+        Command::SyncMount { .. } | Command::Completions { .. } => Err(Failure::Failed(Error::internal("is done without a runtime"))),
     }
 }

@@ -11,7 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::args::{DurabilityArg, Mount, Unmount, default_cache_dir};
 use super::failure::{Done, Failure, usage};
-use super::live::{sync_mount, target};
+use super::live::target;
 use super::node::{self, Logging};
 use super::output::Output;
 use super::progress::{Progress, of_daemon};
@@ -126,7 +126,6 @@ async fn stay(client: &Client, mounted: &Mounted, out: Output) -> Done {
         _ = term.recv() => {}
         _ = int.recv() => {}
     }
-    sync_mount(&mounted.mountpoint, FOREGROUND_END, out).await;
     let call = Call::Unmount { of, timeout_ms: FOREGROUND_END.as_millis() as u64 };
     let unmounted: Unmounted = client.call(call, &mut |_| {}).await?;
     report(&unmounted, out)
@@ -138,11 +137,8 @@ pub(super) async fn unmount(args: Unmount, out: Output, env: &Env) -> Done {
         Ok(found) => found,
         Err(e) => return Err(clear_unserved(&target, e).await.into()),
     };
-    let started = env.monotonic();
-    sync_mount(&found.mount.mountpoint, args.timeout, out).await;
-    let rest = args.timeout.saturating_sub(env.monotonic().saturating_sub(started));
     let progress = Progress::start("unmount", out, env);
-    let call = Call::Unmount { of: found.selector(), timeout_ms: rest.as_millis() as u64 };
+    let call = Call::Unmount { of: found.selector(), timeout_ms: args.timeout.as_millis() as u64 };
     let unmounted: Unmounted = found.client.call(call, &mut of_daemon(&progress)).await?;
     drop(progress);
     report(&unmounted, out)

@@ -68,14 +68,19 @@ impl Daemon {
             let daemon = self.clone();
             tokio::spawn(async move {
                 let at = orphan.call.mountpoint.clone();
-                let connection = orphan.left.connection;
-                if let Err(e) = daemon.take_over(orphan).await
+                let (connection, store) = (orphan.left.connection, orphan.call.store.clone());
+                let ended = daemon.take_over(orphan).await;
+                daemon.arrived(&at);
+                if let Err(e) = ended
                     && !daemon.is_closing()
                     && let Some(keeper) = &daemon.keeper
                 {
                     lost(keeper, connection, &e);
+                    // What this node had alone becomes a workspace of its own, as with other openings that are left.
+                    if e.kind() == ErrorKind::Conflict {
+                        daemon.recover_taken(&store).await;
+                    }
                 }
-                daemon.arrived(&at);
             });
         }
         Ok(())

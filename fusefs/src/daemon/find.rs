@@ -19,6 +19,8 @@ const ANSWERS: Duration = Duration::from_secs(10);
 
 /// The name of the program in a daemon's command line.
 const PROGRAM: &str = "sandbox-workspace";
+/// As much of a program's name as the kernel keeps for a process.
+const COMM: usize = 15;
 
 /// What a TARGET means.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,6 +112,11 @@ fn running() -> Vec<PathBuf> {
     let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
     let process = |entry: fs::DirEntry| {
         let path = entry.path();
+        // The command line lies in the process's memory: to read it waits for whoever is in a page fault there, of a mount that hangs
+        // perhaps. The name does not.
+        if fs::read(path.join("comm")).ok()?.trim_ascii_end() != &PROGRAM.as_bytes()[..COMM] {
+            return None;
+        }
         let command = fs::read(path.join("cmdline")).ok()?;
         let dir = cache_dir_of(&command)?;
         if dir.is_absolute() {

@@ -16,6 +16,7 @@ mod shutdown;
 pub mod socket;
 pub mod start;
 mod status;
+pub mod sync;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -78,6 +79,8 @@ pub(crate) struct Daemon {
     closing: AtomicBool,
     /// No new mounts are taken.
     drained: AtomicBool,
+    /// What an earlier daemon left is being taken up.
+    resuming: AtomicBool,
     events: tokio::sync::broadcast::Sender<events::Happened>,
     /// Wakes whoever waits for `calls` or the mounts to change.
     changed: Notify,
@@ -110,6 +113,7 @@ impl Daemon {
             calls: AtomicUsize::new(0),
             closing: AtomicBool::new(false),
             drained: AtomicBool::new(false),
+            resuming: AtomicBool::new(false),
             events: tokio::sync::broadcast::channel(events::BEHIND).0,
             changed: Notify::new(),
         }))
@@ -180,6 +184,7 @@ pub async fn run(
         // What is taken over from the keeper is no leftover.
         let left: Vec<_> = daemon.engine.unattached().into_iter().filter(|key| !daemon.mounts.lock().is_open(key)).collect();
         daemon.hold(&left);
+        daemon.resuming.store(true, Ordering::SeqCst);
         background.push(tokio::spawn(control_ends(control.serve(daemon.clone()))).abort_handle());
         background.push(tokio::spawn(daemon.clone().resume(left)).abort_handle());
     }

@@ -1,12 +1,12 @@
 //! The daemon's mounts: making them, finding them, ending them.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use hiloop_engine::catalog::LostWindow;
+use hiloop_engine::catalog::{Head, LostWindow};
 use hiloop_engine::node::{AttachReport, AttachRequest, DetachReport, Origin};
 use hiloop_engine::workspace::Workspace;
 use hiloop_types::{Error, ErrorKind, Name, NameKind, ROOT_INO, Result};
@@ -15,6 +15,7 @@ use super::Daemon;
 use super::events::What;
 use super::protocol::{Cut, Flushed, MountCall, MountInfo, Mounted, Opening, Progress, Recovery, Selector, Snapshotted, Unmounted, Wanted};
 use super::server::Talk;
+use super::sync::{BEFORE_A_CUT, Turn};
 use crate::fs::dir;
 use crate::fuse;
 
@@ -67,6 +68,8 @@ struct Live {
     store: String,
     /// An unmount runs.
     leaving: bool,
+    /// Of the helper that has changed pages written back.
+    syncing: Turn,
 }
 
 impl Live {
@@ -147,13 +150,13 @@ impl Daemon {
         self.one(of).map(|l| (l.mount, l.workspace))
     }
 
-    fn writable(&self, of: &Selector) -> Result<Workspace> {
+    fn writable(&self, of: &Selector) -> Result<Live> {
         let live = self.one(of)?;
         if live.workspace.is_read_only() {
             return Err(Error::invalid(format!("{} is mounted read-only: it has no writes", live.workspace.name()))
                 .at(live.mount.mountpoint().display()));
         }
-        Ok(live.workspace)
+        Ok(live)
     }
 
     #[tracing::instrument(skip_all, fields(mountpoint = %call.mountpoint.display()))]
@@ -331,7 +334,7 @@ impl Daemon {
 
     /// A mount is served from now on.
     pub(super) fn live(&self, at: PathBuf, mount: fuse::Mount, workspace: Workspace, store: String) {
-        self.mounts.lock().live.insert(at, Live { mount, workspace, store, leaving: false });
+        self.mounts.lock().live.insert(at, Live { mount, workspace, store, leaving: false, syncing: Turn::default() });
         self.changed.notify_waiters();
     }
 
@@ -354,7 +357,9 @@ impl Daemon {
 
     #[tracing::instrument(skip_all)]
     pub(super) async fn snapshot(&self, of: Selector, name: Option<Name>, wait: bool, talk: &mut Talk) -> Result<Snapshotted> {
-        let workspace = self.writable(&of)?;
+        let live = self.writable(&of)?;
+        let unsynced = self.synced(&live, talk).await;
+        let workspace = live.workspace;
         let name = match name {
             Some(name) => name,
             None => self.made_up(workspace.name())?,
@@ -372,12 +377,12 @@ impl Daemon {
         let lineage = Cut { workspace: workspace.name().clone(), epoch: workspace.epoch().0, sequence: cut.0 };
         let local = hiloop_engine::workspace::Durability::Local;
         if !wait {
-            return Ok(Snapshotted { snapshot: name, root: None, durability: local, lineage });
+            return Ok(Snapshotted { snapshot: name, root: None, durability: local, lineage, unsynced });
         }
         let lost = |_| Err(Error::closed("the workspace was closed before the snapshot was replicated").at(&name));
         let doc = talk.during(Box::pin(told), || left(&workspace, "replicating")).await.unwrap_or_else(lost)?;
         let root = Some(doc.root.node.id.to_string());
-        Ok(Snapshotted { snapshot: name, root, durability: hiloop_engine::workspace::Durability::Replicated, lineage })
+        Ok(Snapshotted { snapshot: name, root, durability: hiloop_engine::workspace::Durability::Replicated, lineage, unsynced })
     }
 
     /// A free name for a snapshot: the workspace, the time, a little chance.
@@ -391,10 +396,18 @@ impl Daemon {
 
     #[tracing::instrument(skip_all)]
     pub(super) async fn flush(&self, of: Selector, talk: &mut Talk) -> Result<Flushed> {
-        let workspace = self.writable(&of)?;
+        let live = self.writable(&of)?;
+        let unsynced = self.synced(&live, talk).await;
+        let workspace = live.workspace;
         talk.during(Box::pin(workspace.flush()), || left(&workspace, "publishing")).await?;
         let status = workspace.status();
-        Ok(Flushed { workspace: status.name, published: status.published, root: status.root.map(|r| r.node.id.to_string()) })
+        Ok(Flushed { workspace: status.name, published: status.published, root: status.root.map(|r| r.node.id.to_string()), unsynced })
+    }
+
+    /// Why changed pages may be missing in what is cut next.
+    async fn synced(&self, live: &Live, talk: &mut Talk) -> Option<String> {
+        let doing = || left(&live.workspace, "having changed pages written back of");
+        talk.during(Box::pin(self.written_back(&live.mount, &live.syncing, BEFORE_A_CUT)), doing).await
     }
 
     /// Detaches the mount, publishes what there is within `timeout`, and gives the head back.
@@ -404,7 +417,14 @@ impl Daemon {
         let at = live.mount.mountpoint().to_owned();
         self.leave(&at)?;
         let workspace = live.workspace.clone();
-        let ended = talk.during(Box::pin(self.end(&live, timeout)), || left(&workspace, "publishing")).await;
+        let started = self.env.monotonic();
+        // What is still missing after that the kernel brings as it unmounts.
+        talk.during(Box::pin(self.written_back(&live.mount, &live.syncing, timeout)), || {
+            left(&workspace, "having changed pages written back of")
+        })
+        .await;
+        let rest = timeout.saturating_sub(self.env.monotonic().saturating_sub(started));
+        let ended = talk.during(Box::pin(self.end(&live, rest)), || left(&workspace, "publishing")).await;
         if let Ok(e) = &ended {
             if e.left_bytes > 0 {
                 self.drain(live.store.clone(), live.workspace.clone());
@@ -560,38 +580,92 @@ impl Daemon {
     ///
     /// `left` was announced by [`Self::hold`].
     pub(super) async fn resume(self: Arc<Self>, left: Vec<(String, Name)>) {
-        for key in left {
-            let (store, name) = key.clone();
-            let attached = loop {
-                let (engine, mut request) = match AttachRequest::new(store.as_str(), name.clone()) {
-                    Ok(request) => (self.engine.clone(), request),
-                    Err(e) => break Err(e),
-                };
-                request.origin = Origin::OwnTail;
-                self.hold(std::slice::from_ref(&key));
-                match on_thread(move || async move { engine.attach(request).await }).await {
-                    Err(e) if e.kind() == ErrorKind::Unavailable && !self.is_closing() => {
-                        self.let_pass(&key);
-                        tokio::time::sleep(RESUME_PAUSE).await;
-                    }
-                    other => break other,
-                }
-            };
-            match attached {
-                Ok((workspace, report)) => {
-                    tracing::info!(workspace = %name, operations = report.recovered_operations, "publishing what an earlier daemon left");
-                    // At once in the state of an unmounted workspace that drains: a mount takes it back from there.
-                    match self.engine.detach(&workspace, Duration::ZERO).await {
-                        Ok(r) if r.left_bytes > 0 || !r.released => self.drain(store, workspace),
-                        Ok(_) => {}
-                        Err(e) => tracing::warn!(workspace = %name, error = %e, "what an earlier daemon left is not published"),
-                    }
-                }
-                // Mounted meanwhile, or another's now: then it is `recover` that is asked for.
-                Err(e) => tracing::info!(workspace = %name, error = %e, "what an earlier daemon left stays in the journal"),
-            }
-            self.let_pass(&key);
+        // Side by side: a store that is away must not hold up what belongs to another.
+        let refused = futures::future::join_all(left.into_iter().map(|key| self.resume_one(key))).await;
+        let stores: BTreeSet<String> = refused.into_iter().flatten().collect();
+        for store in stores {
+            self.recover_taken(&store).await;
         }
+        self.resuming.store(false, Ordering::SeqCst);
+        self.changed.notify_waiters();
+    }
+
+    /// Openings that another one followed become workspaces of their own. What fails is tried again at the next start, or by `recover`.
+    pub(super) async fn recover_taken(&self, store: &str) {
+        match self.engine.recover(store).await {
+            Ok(made) => {
+                for r in made {
+                    tracing::warn!(workspace = %r.from, recovered = %r.name, operations = r.operations, bytes = r.bytes, "a workspace was taken over; what this node had not published is in one of its own");
+                }
+            }
+            Err(e) => tracing::warn!(error = %e, "what was left of workspaces that were taken over stays in the journal; see `recover`"),
+        }
+    }
+
+    /// The store, where the workspace is another opening's by now.
+    async fn resume_one(self: &Arc<Self>, key: (String, Name)) -> Option<String> {
+        let (store, name) = key.clone();
+        let mut said = false;
+        let attached = loop {
+            let (engine, mut request) = match AttachRequest::new(store.as_str(), name.clone()) {
+                Ok(request) => (self.engine.clone(), request),
+                Err(e) => break Err(e),
+            };
+            request.origin = Origin::OwnTail;
+            self.hold(std::slice::from_ref(&key));
+            match on_thread(move || async move { engine.attach(request).await }).await {
+                // The store is away, or refuses credentials that somebody will renew, or the disk is full.
+                Err(e) if !self.is_settled(e.kind(), &store, &name).await && !self.is_closing() => {
+                    // Once: an outage is long, and a node has many workspaces.
+                    if !std::mem::replace(&mut said, true) {
+                        tracing::warn!(workspace = %name, error = %e, "what an earlier daemon left cannot be published yet");
+                    }
+                    self.let_pass(&key);
+                    tokio::time::sleep(RESUME_PAUSE).await;
+                }
+                other => break other,
+            }
+        };
+        let mut taken = None;
+        match attached {
+            Ok((workspace, report)) => {
+                tracing::info!(workspace = %name, operations = report.recovered_operations, "publishing what an earlier daemon left");
+                // At once in the state of an unmounted workspace that drains: a mount takes it back from there.
+                match self.engine.detach(&workspace, Duration::ZERO).await {
+                    Ok(r) if r.left_bytes > 0 || !r.released => self.drain(store, workspace),
+                    Ok(_) => {}
+                    Err(e) => tracing::warn!(workspace = %name, error = %e, "what an earlier daemon left is not published"),
+                }
+            }
+            // Mounted meanwhile, or another's now.
+            Err(e) => {
+                tracing::info!(workspace = %name, error = %e, "what an earlier daemon left is not taken up again");
+                taken = (e.kind() == ErrorKind::Conflict).then(|| key.0.clone());
+            }
+        }
+        self.let_pass(&key);
+        taken
+    }
+
+    /// True for a refusal that asking again would not change: the workspace is another's, open here already, or gone.
+    async fn is_settled(&self, kind: ErrorKind, store: &str, name: &Name) -> bool {
+        match kind {
+            ErrorKind::Conflict | ErrorKind::Fenced | ErrorKind::Closed => true,
+            // Something that it needs may be missing, too.
+            ErrorKind::NotFound => self.is_gone(store, name).await,
+            _ => false,
+        }
+    }
+
+    /// True where the store answers that there is no such workspace any more.
+    pub(super) async fn is_gone(&self, store: &str, name: &Name) -> bool {
+        let head = async { self.engine.context(store).await?.catalog.get::<Head>(name.as_str()).await };
+        head.await.is_ok_and(|found| found.is_none_or(|f| f.doc.tombstone))
+    }
+
+    /// Returns once all that an earlier daemon left was taken up, as far as it can be.
+    pub(super) async fn resumed(&self) {
+        self.changed_until(|_| !self.resuming.load(Ordering::SeqCst)).await;
     }
 
     /// Lets openings of these workspaces wait.
@@ -640,6 +714,12 @@ impl Daemon {
         });
         futures::future::join_all(ending).await;
     }
+}
+
+/// True where the kernel has the mount where it was made, and it is answered.
+pub(super) fn is_there(mount: &fuse::Mount) -> Result<bool> {
+    let there = fuse::find_mount(mount.mountpoint())?;
+    Ok(mount.is_alive() && there.is_some_and(|m| m.is_ours() && mount.connection().is_none_or(|c| c == m.minor)))
 }
 
 /// Unmounts; where files are open, out of the tree first, and their users have a moment before they are cut off. True where they were.

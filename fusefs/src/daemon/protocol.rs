@@ -189,6 +189,9 @@ pub struct Snapshotted {
     pub durability: Durability,
     /// Where it was cut.
     pub lineage: Cut,
+    /// Why changed pages of mapped files may be missing in it; absent where none are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unsynced: Option<String>,
 }
 
 /// Where a snapshot was cut.
@@ -211,6 +214,9 @@ pub struct Flushed {
     pub published: u64,
     /// Identity of the published tree.
     pub root: Option<String>,
+    /// Why changed pages of mapped files may be missing in it; absent where none are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unsynced: Option<String>,
 }
 
 /// Answer to [`Call::Unmount`].

@@ -89,6 +89,8 @@ impl Daemon {
             row.insert("workspace".into(), name);
         }
         row.insert("mountpoint".into(), mount.map_or(Value::Null, |m| json!(m.mountpoint())));
+        row.insert("connection".into(), json!(mount.and_then(Mount::connection)));
+        row.insert("alive".into(), json!(mount.map(Mount::is_alive)));
         let fuse = mount.map(|m| fuse_status(&m.stats()));
         row.insert("fuse".into(), fuse.unwrap_or(Value::Null));
         Ok(row)

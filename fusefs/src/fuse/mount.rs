@@ -60,6 +60,9 @@ pub struct MountOptions {
     pub keep: Option<Keep>,
 }
 
+/// Readers of a mount, which run where the scheduler puts them: woken by a caller that then waits, beside it. One for each CPU and bound to
+/// it answers sooner on an idle machine, and waits for its CPU on a busy one (docs/decisions/0008).
+const READERS: usize = 1;
 /// Bytes of a reader's buffer that take up memory before a request needs more: what most requests are. There is one for each reader of
 /// each mount, and most mounts are idle.
 const RESIDENT: usize = 16 << 10;
@@ -193,7 +196,8 @@ impl MountOptions {
     fn config(&self) -> Config {
         // A request whose reader dies while the kernel copies it to memory that is not there is lost to every successor.
         let resident = if self.keep.is_some() { usize::MAX } else { RESIDENT };
-        Config { init: kernel::init_config(), resident, spinners: self.spinners.clone(), ..Config::new(self.env.clone()) }
+        let (init, spinners) = (kernel::init_config(), self.spinners.clone());
+        Config { init, readers: READERS, pin: false, resident, spinners, ..Config::new(self.env.clone()) }
     }
 }
 

@@ -12,6 +12,7 @@ mod authority;
 mod cold;
 mod commands;
 mod crash;
+mod cuts;
 mod errors;
 mod faults;
 mod journey;

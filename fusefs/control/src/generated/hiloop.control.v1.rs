@@ -510,6 +510,9 @@ pub struct SnapshotResponse {
     pub epoch: u64,
     #[prost(uint64, tag = "6")]
     pub sequence: u64,
+    /// Why changed pages of mapped files may be missing in it; empty where none are. Only the answer to Snapshot knows.
+    #[prost(string, tag = "7")]
+    pub unsynced: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ForkRequest {
@@ -550,6 +553,9 @@ pub struct FlushResponse {
     pub published: u64,
     #[prost(string, tag = "2")]
     pub root: ::prost::alloc::string::String,
+    /// As of a snapshot.
+    #[prost(string, tag = "3")]
+    pub unsynced: ::prost::alloc::string::String,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct EvictRequest {}
@@ -937,7 +943,8 @@ pub mod control_client {
                 .insert(GrpcMethod::new("hiloop.control.v1.Control", "Status"));
             self.inner.unary(req, path, codec).await
         }
-        /// Cuts a snapshot of a mounted workspace: `local` at the cut, `replicated` once it is in the store.
+        /// Cuts a snapshot of a mounted workspace: `local` at the cut, `replicated` once it is in the store. Before the cut the kernel has two
+        /// seconds to write back what was changed in mapped files.
         pub async fn snapshot(
             &mut self,
             request: impl tonic::IntoRequest<super::SnapshotRequest>,
@@ -1158,7 +1165,8 @@ pub mod control_server {
             &self,
             request: tonic::Request<super::StatusRequest>,
         ) -> std::result::Result<tonic::Response<super::StatusResponse>, tonic::Status>;
-        /// Cuts a snapshot of a mounted workspace: `local` at the cut, `replicated` once it is in the store.
+        /// Cuts a snapshot of a mounted workspace: `local` at the cut, `replicated` once it is in the store. Before the cut the kernel has two
+        /// seconds to write back what was changed in mapped files.
         async fn snapshot(
             &self,
             request: tonic::Request<super::SnapshotRequest>,

@@ -1,6 +1,5 @@
 //! The calls of the control socket.
 
-use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,7 +10,6 @@ use hiloop_control::v1::{self, refusal::Reason};
 use hiloop_control::{from_error, v1::control_server::Control};
 use hiloop_engine::workspace::Durability;
 use hiloop_types::{Error, ErrorKind, Name, NameKind, Result};
-use parking_lot::Mutex;
 use tokio::sync::broadcast;
 use tonic::{Request, Response, Status};
 
@@ -19,20 +17,19 @@ use super::operations::{After, Operations};
 use super::volumes::{self, refusal};
 use super::{ControlOptions, Daemon};
 use crate::daemon::events::{Happened, What};
-use crate::daemon::mounts::blocking;
+use crate::daemon::mounts::{blocking, is_there};
 use crate::daemon::protocol::{MountCall, Opening, Selector, Wanted};
 use crate::daemon::server::Talk;
 use crate::fuse;
 
-/// Snapshots whose cut is remembered until they are found in the store.
-const CUTS: usize = 1024;
+/// Time for the store to say whether a workspace is gone, once the deadline of a drain is over.
+const STORE_ANSWERS: Duration = Duration::from_secs(3);
 
 /// The service.
 pub(super) struct Service {
     daemon: Arc<Daemon>,
     store: String,
     operations: Operations,
-    cuts: Arc<Mutex<VecDeque<v1::SnapshotResponse>>>,
 }
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -54,7 +51,7 @@ fn optional(text: &str) -> Result<Option<Name>> {
 
 impl Service {
     pub(super) fn new(daemon: Arc<Daemon>, options: ControlOptions) -> Self {
-        Self { daemon, store: options.store, operations: Operations::default(), cuts: Arc::default() }
+        Self { daemon, store: options.store, operations: Operations::default() }
     }
 
     fn selector(&self, target: Option<PathBuf>, workspace: Option<Name>) -> Selector {
@@ -207,52 +204,72 @@ impl Service {
     async fn snapshot_it(&self, r: v1::SnapshotRequest) -> Result<v1::SnapshotResponse> {
         let (of, name) =
             (self.of(&r.workspace)?, (!r.name.is_empty()).then(|| Name::new(NameKind::Snapshot, r.name.as_str())).transpose()?);
-        let (daemon, cuts, wait) = (self.daemon.clone(), self.cuts.clone(), r.wait);
+        let (daemon, wait) = (self.daemon.clone(), r.wait);
         let work = async move {
             let cut = daemon.snapshot(of, name, wait, &mut Talk::quiet()).await?;
-            let made = v1::SnapshotResponse {
+            Ok(v1::SnapshotResponse {
                 name: cut.snapshot.to_string(),
                 workspace: cut.lineage.workspace.to_string(),
                 replicated: cut.root.is_some(),
                 root: cut.root.unwrap_or_default(),
                 epoch: cut.lineage.epoch,
                 sequence: cut.lineage.sequence,
-            };
-            if !made.replicated {
-                let mut cuts = cuts.lock();
-                if cuts.len() == CUTS {
-                    cuts.pop_front();
-                }
-                cuts.push_back(made.clone());
-            }
-            Ok(made)
+                unsynced: cut.unsynced.unwrap_or_default(),
+            })
         };
         self.operations.once(&self.daemon, ("snapshot", &r.request_key), &r, After::Remember, work).await
     }
 
     async fn snapshot_state(&self, r: v1::SnapshotStatusRequest) -> Result<v1::SnapshotResponse> {
         let name = Name::new(NameKind::Snapshot, r.name)?;
-        if let Some(there) = volumes::replicated(&self.daemon, &self.store, &name).await? {
-            self.cuts.lock().retain(|c| c.name != there.name);
+        let replicated = || volumes::replicated(&self.daemon, &self.store, &name);
+        if let Some(there) = replicated().await? {
             return Ok(there);
         }
-        let cut = self.cuts.lock().iter().find(|c| c.name == name.as_str()).cloned();
-        cut.ok_or_else(|| {
-            Error::not_found(format!("there is no snapshot {name}")).hint("it is not in the store, and this daemon did not cut it")
+        let cuts = self.daemon.engine.waiting_cuts();
+        if let Some(cut) = cuts.into_iter().find(|c| c.snapshot == name && c.store == self.store) {
+            return Ok(v1::SnapshotResponse {
+                name: name.to_string(),
+                workspace: cut.workspace.to_string(),
+                epoch: cut.epoch.0,
+                sequence: cut.sequence.0,
+                ..v1::SnapshotResponse::default()
+            });
+        }
+        // It may have got there between the two looks.
+        replicated().await?.ok_or_else(|| {
+            Error::not_found(format!("there is no snapshot {name}"))
+                .hint("it is not in the store, and none of that name was cut on this node")
         })
     }
 
     async fn drain_all(&self, within: Duration) -> v1::DrainResponse {
         self.daemon.drained.store(true, Ordering::SeqCst);
-        let mut all = self.daemon.engine.workspaces();
-        // Oldest first: what waits longest is sent for first.
-        all.sort_by(|a, b| b.status().lag_seconds.total_cmp(&a.status().lag_seconds));
-        let flushed = futures::future::join_all(all.iter().map(|w| w.flush()));
+        let engine = &self.daemon.engine;
+        let published = async {
+            futures::future::join(self.flush_all(), self.daemon.resumed()).await;
+            // What was taken up meanwhile.
+            self.flush_all().await;
+        };
         // What is not through is listed.
-        let _ = tokio::time::timeout(within, flushed).await;
-        let left = all.iter().map(|w| w.status()).filter(|s| s.published < s.accepted);
-        let left = left.map(|s| v1::Draining { workspace: s.name.to_string(), left_bytes: s.backlog_bytes.max(1) }).collect();
-        v1::DrainResponse { left }
+        let _ = tokio::time::timeout(within, published).await;
+        let open = engine.workspaces().into_iter().map(|w| w.status()).filter(|s| s.published < s.accepted);
+        let open = open.map(|s| v1::Draining { workspace: s.name.to_string(), left_bytes: s.backlog_bytes.max(1) });
+        let tails = engine.unattached().into_iter().map(|(store, name)| async move {
+            // Of a workspace that was deleted nothing has to be kept; a store that does not answer says no such thing.
+            let gone = tokio::time::timeout(STORE_ANSWERS, self.daemon.is_gone(&store, &name)).await.unwrap_or(false);
+            // Nobody knows how much it is before it is opened.
+            (!gone).then(|| v1::Draining { workspace: name.to_string(), left_bytes: 1 })
+        });
+        let tails = futures::future::join_all(tails).await;
+        v1::DrainResponse { left: open.chain(tails.into_iter().flatten()).collect() }
+    }
+
+    /// Oldest first: what waits longest is sent for first. What fails shows in the status.
+    async fn flush_all(&self) {
+        let mut all = self.daemon.engine.workspaces();
+        all.sort_by(|a, b| b.status().lag_seconds.total_cmp(&a.status().lag_seconds));
+        futures::future::join_all(all.iter().map(|w| w.flush())).await;
     }
 
     async fn evict_all(&self) -> Result<v1::EvictResponse> {
@@ -264,12 +281,6 @@ impl Service {
         })
         .await
     }
-}
-
-/// True where the kernel has the mount where it was made, and it is answered.
-fn is_there(mount: &fuse::Mount) -> Result<bool> {
-    let there = fuse::find_mount(mount.mountpoint())?;
-    Ok(mount.is_alive() && there.is_some_and(|m| m.is_ours() && mount.connection().is_none_or(|c| c == m.minor)))
 }
 
 fn row(mount: &fuse::Mount, workspace: &Name, read_only: bool) -> v1::Mount {
@@ -356,7 +367,7 @@ impl Control for Service {
         let daemon = self.daemon.clone();
         let work = async move {
             let f = daemon.flush(of, &mut Talk::quiet()).await?;
-            Ok(v1::FlushResponse { published: f.published, root: f.root.unwrap_or_default() })
+            Ok(v1::FlushResponse { published: f.published, root: f.root.unwrap_or_default(), unsynced: f.unsynced.unwrap_or_default() })
         };
         answer(self.operations.once(&self.daemon, ("flush", &r.request_key), &r, After::Forget, work).await)
     }

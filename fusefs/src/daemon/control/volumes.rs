@@ -102,6 +102,8 @@ pub(super) async fn replicated(daemon: &Daemon, store: &str, name: &Name) -> Res
         root: f.doc.root.node.id.to_string(),
         epoch: f.doc.epoch.0,
         sequence: f.doc.sequence,
+        // Whoever cut it was told.
+        unsynced: String::new(),
     }))
 }
 
