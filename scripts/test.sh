@@ -12,6 +12,8 @@ stage_clippy() { cargo clippy --quiet --workspace --all-targets -- -D warnings; 
 stage_arrows() { scripts/arrows.sh; }
 stage_unit() { cargo test --workspace --lib --bins --no-fail-fast; }
 stage_integration() { cargo test --workspace --test '*' --no-fail-fast; }
+# The daemon killed again and again under writers; also, with fewer kills, in the stage integration.
+stage_takeover() { HILOOP_TAKEOVER_KILLS=${HILOOP_TAKEOVER_KILLS:-50} cargo test --workspace --test e2e keeper:: -- --nocapture; }
 stage_docs() {
     # Module documentation speaks to maintainers too, so it may link to private items.
     RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" cargo doc --quiet --workspace --no-deps

@@ -84,6 +84,8 @@ pub enum Command {
     CheckConfig(Daemon),
     /// Ask the daemon of this node over its control socket
     Ctl(Ctl),
+    /// Look at what a keeper holds, or cut a mount off, also where no daemon lives
+    Keeper(Keeper),
     /// Have the kernel write back what was changed in a mount: the daemon's helper
     #[command(hide = true)]
     SyncMount {
@@ -439,6 +441,10 @@ pub struct Daemon {
     /// State directory of the kubelet: neither the cache nor the control socket may lie in it
     #[arg(long, value_name = "DIR", default_value = "/var/lib/kubelet")]
     pub kubelet_root: PathBuf,
+    /// Socket of the keeper (`hiloop-keeper`), which holds the mounts while no daemon does: they outlive this one, and one that is started
+    /// again takes them over
+    #[arg(long, value_name = "PATH")]
+    pub keeper: Option<PathBuf>,
     /// Stay in the foreground and log to standard error; else it goes on by itself once it is ready
     #[arg(long)]
     pub foreground: bool,
@@ -451,6 +457,29 @@ pub struct Daemon {
     /// Started by `recover`: goes on with the whole prefix of a damaged journal
     #[arg(long, hide = true)]
     pub keep_prefix: bool,
+}
+
+/// `keeper`
+#[derive(Debug, Args)]
+pub struct Keeper {
+    /// Socket of the keeper
+    #[arg(long, value_name = "PATH", env = "HILOOP_KEEPER")]
+    pub keeper: PathBuf,
+    /// What to do
+    #[command(subcommand)]
+    pub call: KeeperCall,
+}
+
+/// What a keeper is asked for.
+#[derive(Debug, Subcommand)]
+pub enum KeeperCall {
+    /// Show the mounts that it holds
+    List,
+    /// End a mount that nobody serves any more: its users get errors instead of waiting
+    Abort {
+        /// Mount point, or number of its connection
+        target: String,
+    },
 }
 
 /// `ctl`
@@ -655,6 +684,8 @@ mod tests {
             "unmount --timeout 5s /mnt",
             "recover --store file:///s --cache-dir /c",
             "daemon --cache-dir /c --foreground",
+            "keeper --keeper /run/k list",
+            "keeper --keeper /run/k abort /mnt",
             "completions bash",
         ] {
             Cli::try_parse_from(std::iter::once("sandbox-workspace").chain(line.split(' '))).unwrap_or_else(|e| panic!("{line}: {e}"));

@@ -10,6 +10,7 @@ mod ctl;
 mod doctor;
 mod failure;
 mod fork;
+mod keeper;
 mod live;
 mod look;
 mod mount;
@@ -130,6 +131,7 @@ async fn dispatch(command: Command, out: Output, env: &Env, logging: &node::Logg
         Command::Daemon(a) => node::start_daemon(a, out, env, logging).await,
         Command::CheckConfig(a) => node::check_config(&a, out),
         Command::Ctl(a) => ctl::run(a, out).await,
+        Command::Keeper(a) => keeper::run(&a, out),
         Command::SyncMount { .. } | Command::Completions { .. } => Err(Failure::Failed(Error::internal("is done without a runtime"))),
     }
 }

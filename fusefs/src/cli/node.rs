@@ -68,6 +68,7 @@ fn options(args: &Daemon, cache_dir: PathBuf) -> Result<Options> {
         linger: args.linger,
         grace: n.grace,
         control: control(args)?,
+        keeper: args.keeper.clone(),
         keep_prefix: args.keep_prefix,
     })
 }
@@ -94,6 +95,7 @@ pub(super) fn check_config(args: &Daemon, out: Output) -> Done {
         "store": o.control.as_ref().map(|c| &c.store),
         "control_socket": o.control.as_ref().map(|c| &c.socket),
         "kubelet_root": o.control.as_ref().map(|c| &c.kubelet_root),
+        "keeper": o.keeper,
         "grace_seconds": o.grace.as_secs_f64(),
         "cache": { "ttl_seconds": o.cache.ttl.as_secs_f64(), "high_percent": o.cache.high_percent, "low_percent": o.cache.low_percent,
                    "floor": o.cache.floor, "cap": o.cache.cap },
@@ -157,6 +159,9 @@ pub(super) async fn start_daemon(args: Daemon, out: Output, env: &Env, logging: 
             [("--control-socket", c.socket.into()), ("--kubelet-root", c.kubelet_root.into()), ("--store", c.store.into())];
         arguments.extend(socket.into_iter().flat_map(|(flag, value)| [flag.into(), value]));
     }
+    if let Some(keeper) = &args.keeper {
+        arguments.extend(["--keeper".into(), std::path::absolute(keeper).at(keeper.display())?.into()]);
+    }
     usage(options(&args, args.node.cache_dir.clone()))?;
     let client = Client::new(socket::prepare(&args.node.cache_dir)?);
     let hello = start::ensure(&client, &arguments, env).await?;
@@ -183,10 +188,13 @@ pub(super) fn run_daemon(args: &Daemon, telemetry: &Telemetry, env: &Env) -> Don
         if args.detached { start::report(&Ok(())) } else { Ok(()) }
     }));
     exporting.finish();
+    if matches!(ran, Ok(daemon::Ended::HandedOver)) {
+        std::process::exit(0);
+    }
     runtime.shutdown_timeout(std::time::Duration::from_secs(5));
     match ran {
         Err(e) if !is_ready => Err(fail_start(args, e).into()),
-        other => Ok(other?),
+        other => Ok(other.map(drop)?),
     }
 }
 

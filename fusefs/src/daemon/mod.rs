@@ -4,6 +4,7 @@
 //! joins the winner. It ends some seconds after its last workspace is gone, unless it was started to stay ([`Options::linger`]), or on
 //! SIGTERM ([`shutdown`]). It never looks into its own mounts: such a request would wait for itself.
 
+mod adopt;
 pub mod client;
 pub mod control;
 mod events;
@@ -57,6 +58,8 @@ pub struct Options {
     pub grace: Duration,
     /// The control socket, where there is one.
     pub control: Option<control::ControlOptions>,
+    /// Socket of the keeper that holds the mounts while no daemon does.
+    pub keeper: Option<PathBuf>,
     /// Go on with the whole prefix of a damaged journal, which else is only read.
     pub keep_prefix: bool,
 }
@@ -68,6 +71,7 @@ pub(crate) struct Daemon {
     pub(crate) engine: Engine,
     workers: Arc<Workers>,
     spinners: Spinners,
+    keeper: Option<Arc<hiloop_keeper::Client>>,
     mounts: Mutex<Mounts>,
     /// Calls that are being served.
     calls: AtomicUsize,
@@ -96,9 +100,12 @@ impl Daemon {
             let meta: Arc<dyn MetaStore> = Arc::new(RocksMeta::open(dir, limits::MEMORY_ROCKS)?);
             Ok(meta)
         })?;
+        // After the directory's lock is taken: the keeper's mounts are those of the daemon before.
+        let keeper = options.keeper.as_deref().map(adopt::keeper).transpose()?;
         Ok(Arc::new(Self {
             workers: Workers::start(env.clone())?,
             spinners: Spinners::default(),
+            keeper,
             options,
             env,
             engine,
@@ -134,6 +141,15 @@ impl Daemon {
     }
 }
 
+/// How a daemon ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// With its mounts.
+    Done,
+    /// Its mounts go on: the process must end without another word, since whatever is let go of answers the requests that wait.
+    HandedOver,
+}
+
 /// Runs a daemon until it ends. `ready` is called once it listens.
 ///
 /// # Errors
@@ -143,10 +159,13 @@ pub async fn run(
     env: Env,
     otlp: Option<crate::telemetry::OtlpMetrics>,
     ready: impl FnOnce() -> Result<()>,
-) -> Result<()> {
+) -> Result<Ended> {
     let opening = (options.clone(), env.clone());
     // Recovery blocks, and needs the runtime for what it starts.
     let daemon = tokio::task::block_in_place(|| Daemon::open(opening.0, opening.1))?;
+    if let Some(keeper) = &daemon.keeper {
+        daemon.adopt(adopt::claim(keeper)?)?;
+    }
     let listener = socket::listen(&options.cache_dir)?;
     if let Some(otlp) = otlp {
         let weak = Arc::downgrade(&daemon);
@@ -162,21 +181,25 @@ pub async fn run(
     let mut background = vec![serving.abort_handle()];
     if let Some(control) = control {
         // Only a daemon that stays: one that `mount` started waits for the workspace to be mounted again.
-        let left = daemon.engine.unattached();
+        // What is taken over from the keeper is no leftover.
+        let left: Vec<_> = daemon.engine.unattached().into_iter().filter(|key| !daemon.mounts.lock().is_open(key)).collect();
         daemon.hold(&left);
         daemon.resuming.store(true, Ordering::SeqCst);
         background.push(tokio::spawn(control_ends(control.serve(daemon.clone()))).abort_handle());
         background.push(tokio::spawn(daemon.clone().resume(left)).abort_handle());
     }
-    shutdown::run(&daemon).await;
+    let ended = shutdown::run(&daemon).await;
     background.iter().for_each(tokio::task::AbortHandle::abort);
     options.control.as_ref().inspect(|c| control::remove(c));
     socket::remove(&options.cache_dir)?;
     if let Err(e) = daemon.engine.sync().await {
         tracing::error!(error = %e, "the journal could not be flushed at the end");
     }
-    tracing::info!("daemon ends");
-    Ok(())
+    tracing::info!(?ended, "daemon ends");
+    if ended == Ended::HandedOver {
+        std::mem::forget(daemon);
+    }
+    Ok(ended)
 }
 
 /// Serving the control socket only ends with the daemon, or in an error that must be seen.

@@ -24,10 +24,10 @@ const USERS_LEAVE: Duration = Duration::from_secs(2);
 /// Time for the serving threads to end once the mount is gone.
 const SERVING_ENDS: Duration = Duration::from_secs(10);
 /// Time for giving the head of a workspace back that could not be mounted or whose mount was taken away from outside.
-const LET_GO: Duration = Duration::from_secs(30);
+pub(super) const LET_GO: Duration = Duration::from_secs(30);
 
 /// Pause between two attempts at a store that is away.
-const RESUME_PAUSE: Duration = Duration::from_secs(5);
+pub(super) const RESUME_PAUSE: Duration = Duration::from_secs(5);
 
 /// The mounts by mount point, and those that are being made.
 #[derive(Default)]
@@ -98,7 +98,7 @@ impl Mounts {
     pub(super) fn is_empty(&self) -> bool {
         self.live.is_empty() && self.coming.is_empty() && self.draining.is_empty()
     }
-    fn is_open(&self, key: &(String, Name)) -> bool {
+    pub(super) fn is_open(&self, key: &(String, Name)) -> bool {
         let live = |l: &Live| !l.workspace.is_read_only() && l.store == key.0 && *l.workspace.name() == key.1;
         self.live.values().any(live) || self.coming.values().any(|c| c.store == key.0 && c.writes.as_ref() == Some(&key.1))
     }
@@ -169,15 +169,18 @@ impl Daemon {
             return Err(Error::closed("the daemon is being drained and takes no new mounts").hint("use another node"));
         }
         let (_reserved, off) = self.reserve(&call)?;
-        let MountCall { store, what, mountpoint, nosuid } = call;
+        let MountCall { store, what, mountpoint, .. } = call.clone();
         let (workspace, report) = match what {
             Wanted::Workspace(opening) => self.open_for_write(&store, opening, off, talk).await?,
             Wanted::ReadOnly(source) => (self.open_read_only(&store, source, talk).await?, None),
         };
         let mounted =
             match talk.during(Box::pin(dir::local(&workspace, ROOT_INO)), || left(&workspace, "reading the root directory of")).await {
-                Ok(()) => match self.enter(&mountpoint) {
-                    Ok(()) => self.mount_workspace(&workspace, mountpoint.clone(), nosuid).await,
+                Ok(()) => match self.enter(&mountpoint).and_then(|()| self.mount_options(&workspace, &call)) {
+                    Ok(options) => {
+                        let ws = workspace.clone();
+                        blocking(move || fuse::mount(ws, options)).await
+                    }
                     Err(e) => Err(e),
                 },
                 Err(e) => Err(e),
@@ -205,9 +208,27 @@ impl Daemon {
             cache_dir: self.options.cache_dir.clone(),
         };
         self.tell(What::Attached, &mounted.workspace, &mountpoint, "");
-        self.mounts.lock().live.insert(mountpoint, Live { mount, workspace, store, leaving: false, syncing: Turn::default() });
+        self.live(mountpoint, mount, workspace, store);
         tracing::info!(workspace = %mounted.workspace, epoch = mounted.epoch, read_only = mounted.read_only, "mounted");
         Ok(mounted)
+    }
+
+    pub(super) fn attach_request(store: &str, opening: &Opening, off: Arc<AtomicBool>) -> Result<AttachRequest> {
+        let mut request = AttachRequest::new(store, opening.name.clone())?;
+        request.origin = match &opening.origin {
+            Some(source) => Origin::Source(source.clone()),
+            None if opening.existing => Origin::Existing,
+            None => Origin::Empty,
+        };
+        request.durability = opening.durability;
+        request.backlog_limit = opening.backlog_limit;
+        request.quota = opening.quota;
+        request.take_over = opening.take_over;
+        request.called_off = off;
+        if let Some(domain) = &opening.domain {
+            request.domain = domain.clone();
+        }
+        Ok(request)
     }
 
     async fn open_for_write(
@@ -217,20 +238,7 @@ impl Daemon {
         off: Arc<AtomicBool>,
         talk: &mut Talk,
     ) -> Result<(Workspace, Option<AttachReport>)> {
-        let mut request = AttachRequest::new(store, opening.name.clone())?;
-        request.origin = match opening.origin {
-            Some(source) => Origin::Source(source),
-            None if opening.existing => Origin::Existing,
-            None => Origin::Empty,
-        };
-        request.durability = opening.durability;
-        request.backlog_limit = opening.backlog_limit;
-        request.quota = opening.quota;
-        request.take_over = opening.take_over;
-        request.called_off = off;
-        if let Some(domain) = opening.domain {
-            request.domain = domain;
-        }
+        let request = Self::attach_request(store, &opening, off)?;
         let doing = || Progress {
             doing: format!("opening workspace {}; a writer elsewhere is watched for a while", opening.name),
             left_bytes: None,
@@ -324,19 +332,27 @@ impl Daemon {
         (live, draining)
     }
 
-    async fn mount_workspace(&self, workspace: &Workspace, mountpoint: PathBuf, nosuid: bool) -> Result<fuse::Mount> {
-        let options = fuse::MountOptions {
-            mountpoint,
-            read_only: workspace.is_read_only(),
-            allow_other: nix::unistd::geteuid().is_root(),
-            nosuid,
-            profile: fuse::Profile::Standard,
-            env: self.env.clone(),
-            workers: self.workers.clone(),
-            spinners: self.spinners.clone(),
-        };
-        let ws = workspace.clone();
-        blocking(move || fuse::mount(ws, options)).await
+    /// A mount is served from now on.
+    pub(super) fn live(&self, at: PathBuf, mount: fuse::Mount, workspace: Workspace, store: String) {
+        self.mounts.lock().live.insert(at, Live { mount, workspace, store, leaving: false, syncing: Turn::default() });
+        self.changed.notify_waiters();
+    }
+
+    /// A mount of the daemon before is there, and will be served once it is taken over.
+    pub(super) fn announce(&self, call: &MountCall) -> Result<()> {
+        let (reserved, _) = self.reserve(call)?;
+        // Its place is given back by `arrived`.
+        std::mem::forget(reserved);
+        match self.mounts.lock().coming.get_mut(&call.mountpoint) {
+            Some(c) => c.stage = Stage::Mounting,
+            None => return Err(Error::internal("an announced mount vanished")),
+        }
+        Ok(())
+    }
+
+    /// It is taken over, or lost.
+    pub(super) fn arrived(&self, at: &Path) {
+        drop(Reserved(self, at.to_owned()));
     }
 
     #[tracing::instrument(skip_all)]
@@ -455,7 +471,7 @@ impl Daemon {
     }
 
     /// Detaches a workspace whose mount is gone, or out of the tree and still `served` to those who have files open.
-    async fn let_go(&self, workspace: &Workspace, served: bool, timeout: Duration) -> Result<DetachReport> {
+    pub(super) async fn let_go(&self, workspace: &Workspace, served: bool, timeout: Duration) -> Result<DetachReport> {
         let status = workspace.status();
         if workspace.is_read_only() {
             // While processes still read in a detached mount the tree stays protected: the lease then ends with their last descriptor.
@@ -575,7 +591,7 @@ impl Daemon {
     }
 
     /// Openings that another one followed become workspaces of their own. What fails is tried again at the next start, or by `recover`.
-    async fn recover_taken(&self, store: &str) {
+    pub(super) async fn recover_taken(&self, store: &str) {
         match self.engine.recover(store).await {
             Ok(made) => {
                 for r in made {
@@ -679,9 +695,9 @@ impl Daemon {
         Ok(Recovery { forks: recovered.into_iter().map(encode).collect::<Result<_>>()? })
     }
 
-    /// At the end of the daemon: all mounts at once.
+    /// At the end of the daemon: all mounts at once that end with it.
     pub(super) async fn end_all(&self, grace: Duration) {
-        let all: Vec<Live> = self.mounts.lock().live.values().cloned().collect();
+        let all: Vec<Live> = self.mounts.lock().live.values().filter(|l| !l.mount.is_kept()).cloned().collect();
         let ending = all.into_iter().filter(|l| self.leave(l.mount.mountpoint()).is_ok()).map(|live| async move {
             // Published before the mount goes: what is accepted meanwhile is little.
             let flushed = tokio::time::timeout(grace, live.workspace.flush()).await;

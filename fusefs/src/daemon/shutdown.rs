@@ -6,36 +6,38 @@ use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::Daemon;
+use super::{Daemon, Ended};
 
 /// How often the daemon looks whether mounts ended and whether it is still needed.
 const LOOK: Duration = Duration::from_millis(200);
 /// Time that running calls have to end once no new ones are taken.
 const CALLS_END: Duration = Duration::from_secs(5);
 
-/// Returns once the daemon should end; its mounts are gone then.
-pub(super) async fn run(daemon: &Arc<Daemon>) {
+/// Returns once the daemon should end; its mounts are gone then, or with the keeper.
+pub(super) async fn run(daemon: &Arc<Daemon>) -> Ended {
     let signals = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
     let (mut term, mut int) = match signals {
         (Ok(term), Ok(int)) => (term, int),
         (Err(e), _) | (_, Err(e)) => {
             tracing::error!(error = %e, "signals cannot be waited for");
-            return;
+            return Ended::Done;
         }
     };
     tokio::select! {
         _ = term.recv() => terminate(daemon, "SIGTERM").await,
         _ = int.recv() => terminate(daemon, "SIGINT").await,
-        () = unneeded(daemon) => {}
+        () = unneeded(daemon) => Ended::Done,
     }
 }
 
-async fn terminate(daemon: &Arc<Daemon>, signal: &str) {
+async fn terminate(daemon: &Arc<Daemon>, signal: &str) -> Ended {
     let grace = daemon.options.grace;
-    tracing::info!(signal, grace = ?grace, "ending: mounts are flushed and detached");
+    let stays = daemon.keeper.is_some();
+    tracing::info!(signal, grace = ?grace, mounts_stay = stays, "ending: what was accepted is published");
     daemon.closing.store(true, Ordering::SeqCst);
     let _ = tokio::time::timeout(CALLS_END.min(grace), no_calls(daemon)).await;
-    daemon.end_all(grace).await;
+    futures::join!(daemon.end_all(grace), daemon.hand_over(grace));
+    if stays { Ended::HandedOver } else { Ended::Done }
 }
 
 async fn no_calls(daemon: &Daemon) {

@@ -48,8 +48,8 @@ impl Daemon {
     fn head(&self) -> Map<String, Value> {
         let head = json!({
             "pid": std::process::id(),
-            // A stand-alone daemon holds its descriptors itself: with it its mounts die.
-            "keeper_pid": Value::Null,
+            // Without a keeper a daemon's mounts die with it.
+            "keeper_pid": self.keeper.as_ref().map(|k| k.pid()),
             "transport": TRANSPORT,
             "program": env!("CARGO_PKG_VERSION"),
             "node": self.options.node,

@@ -8,6 +8,7 @@
 //! bits, inherited groups and ACLs, the mask) is done here. `fusefs/SEMANTICS.md` states the rules for users.
 
 pub mod acl;
+pub mod again;
 pub mod attr;
 pub mod create;
 pub mod data;

@@ -2,7 +2,9 @@
 //!
 //! The kernel counts its references to an inode: each answer that hands one out adds one, FORGET takes some back. An inode whose
 //! last name goes stands in the manifest's orphan list; when the kernel's count reaches zero it is removed for good. The table is
-//! bounded by the kernel's own inode cache. A daemon that dies leaves the list behind, and the next fresh opening empties it.
+//! bounded by the kernel's own inode cache. A daemon that dies leaves the list behind, and the next fresh opening empties it. A daemon
+//! that takes a living mount over does not know how often the kernel holds what it held before: such an inode is never removed by
+//! count, only by that next opening.
 
 use std::collections::{HashMap, HashSet};
 
@@ -21,15 +23,27 @@ const SHARDS: usize = 16;
 pub struct References {
     counts: [Mutex<HashMap<Ino, u64>>; SHARDS],
     orphans: Mutex<HashSet<Ino>>,
+    /// The kernel may hold inodes below this one more often than is counted.
+    counted_from: Ino,
 }
 
 impl Default for References {
     fn default() -> Self {
-        Self { counts: std::array::from_fn(|_| Mutex::default()), orphans: Mutex::default() }
+        Self::of_a_mount_before(Ino(0))
     }
 }
 
 impl References {
+    /// Of a mount that is taken over: the kernel may hold any inode below `next`.
+    pub fn of_a_mount_before(next: Ino) -> Self {
+        Self { counts: std::array::from_fn(|_| Mutex::default()), orphans: Mutex::default(), counted_from: next }
+    }
+
+    /// True where the kernel may hold inodes that are not known here.
+    pub fn are_partial(&self) -> bool {
+        self.counted_from > Ino(0)
+    }
+
     fn shard(&self, ino: Ino) -> &Mutex<HashMap<Ino, u64>> {
         &self.counts[ino.0 as usize % SHARDS]
     }
@@ -50,7 +64,7 @@ impl References {
         }
         shard.remove(&ino);
         drop(shard);
-        self.orphans.lock().remove(&ino)
+        ino >= self.counted_from && self.orphans.lock().remove(&ino)
     }
 
     /// Notes that the inode lost its last name. True where nobody holds it: [`reap`] it at once.
@@ -58,7 +72,7 @@ impl References {
     pub fn orphaned(&self, ino: Ino) -> bool {
         self.orphans.lock().insert(ino);
         // A FORGET may have run since: whoever takes the inode out of the set removes it.
-        !self.shard(ino).lock().contains_key(&ino) && self.orphans.lock().remove(&ino)
+        ino >= self.counted_from && !self.shard(ino).lock().contains_key(&ino) && self.orphans.lock().remove(&ino)
     }
 
     /// Notes that a new inode has no name; the answer that tells of it holds it.
@@ -69,11 +83,6 @@ impl References {
     /// Notes that an inode has a name again.
     pub fn named(&self, ino: Ino) {
         self.orphans.lock().remove(&ino);
-    }
-
-    /// True where the kernel holds this inode.
-    pub fn holds(&self, ino: Ino) -> bool {
-        self.shard(ino).lock().contains_key(&ino)
     }
 
     /// Inodes that the kernel holds.
@@ -157,5 +166,17 @@ mod tests {
         assert_eq!(r.orphans(), 1);
         r.named(Ino(3));
         assert!(!r.forget(Ino(3), 1) && r.orphans() == 0);
+    }
+
+    #[test]
+    fn what_the_kernel_held_before_a_takeover_is_never_reaped_by_count() {
+        let r = References::of_a_mount_before(Ino(10));
+        assert!(r.are_partial());
+        assert!(!r.orphaned(Ino(9)), "it may be open");
+        r.add(Ino(9));
+        assert!(!r.forget(Ino(9), 7));
+        r.add(Ino(10));
+        assert!(!r.orphaned(Ino(10)));
+        assert!(r.forget(Ino(10), 1), "a newer one is counted");
     }
 }

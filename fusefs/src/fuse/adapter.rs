@@ -15,7 +15,7 @@ use super::park::Answer;
 use super::write::Write;
 use crate::fs::attr::{SetAttr, getattr, setattr};
 use crate::fs::data::{WriteMode, copy_range, read, seek};
-use crate::fs::{Caller, FsError, lookup, space, xattr};
+use crate::fs::{Caller, FsError, again as done, lookup, space, xattr};
 
 /// What a change of names or attributes counts in the backlog, bytes, beside its operation.
 const METADATA_COST: u64 = 512;
@@ -39,20 +39,23 @@ impl FileSystem for Adapter {
         use Operation as Op;
         let core = &self.core;
         core.counters.requests.count(request.opcode);
+        let again = request.resent();
         let (ino, caller) = (Ino(request.nodeid), Caller { uid: request.uid, gid: request.gid });
         match request.op {
             Op::Lookup { name } => core.lookup(ino, name, reply),
             Op::GetAttr { .. } => core.getattr(ino, reply),
             Op::SetAttr(set) => core.setattr(caller, ino, set_attr(&set), reply),
             Op::ReadLink => core.readlink(ino, reply),
-            Op::MkNod { name, mode, umask, rdev } => core.mknod(caller, (ino, name), (mode, umask), rdev, reply),
-            Op::MkDir { name, mode, umask } => core.mkdir(caller, (ino, name), (mode, umask), reply),
-            Op::SymLink { name, target } => core.symlink(caller, (ino, name), target, reply),
-            Op::Unlink { name } => core.remove(ino, name, false, reply),
-            Op::RmDir { name } => core.remove(ino, name, true, reply),
-            Op::Rename { name, new_dir, new_name, flags } => core.rename(caller, (ino, name), (Ino(new_dir), new_name), flags, reply),
-            Op::Link { node, new_name } => core.link(Ino(node), ino, new_name, reply),
-            Op::Create { name, flags, mode, umask, .. } => core.create(caller, (ino, name), (mode, umask), flags, reply),
+            Op::MkNod { name, mode, umask, rdev } => core.mknod(caller, (ino, name), (mode, umask), rdev, again, reply),
+            Op::MkDir { name, mode, umask } => core.mkdir(caller, (ino, name), (mode, umask), again, reply),
+            Op::SymLink { name, target } => core.symlink(caller, (ino, name), target, again, reply),
+            Op::Unlink { name } => core.remove((ino, name), false, again, reply),
+            Op::RmDir { name } => core.remove((ino, name), true, again, reply),
+            Op::Rename { name, new_dir, new_name, flags } => {
+                core.rename(caller, (ino, name), (Ino(new_dir), new_name), (flags, again), reply)
+            }
+            Op::Link { node, new_name } => core.link(Ino(node), (ino, new_name), again, reply),
+            Op::Create { name, flags, mode, umask, .. } => core.create(caller, (ino, name), (mode, umask), flags, again, reply),
             Op::TmpFile { mode, umask, .. } => core.tmpfile(caller, ino, (mode, umask), reply),
             Op::Open { .. } => core.open(ino, reply),
             Op::Read { offset, size, .. } => core.read(ino, offset, size.into(), reply),
@@ -67,10 +70,12 @@ impl FileSystem for Adapter {
                 reply.ok();
             }
             Op::StatFs => core.statfs(reply),
-            Op::SetXattr { name, value, flags, acl_kill_sgid } => core.setxattr(caller, ino, (name, value), (flags, acl_kill_sgid), reply),
+            Op::SetXattr { name, value, flags, acl_kill_sgid } => {
+                core.setxattr(caller, ino, (name, value), (flags, acl_kill_sgid), again, reply)
+            }
             Op::GetXattr { name, size } => core.getxattr(caller, ino, name, size, reply),
             Op::ListXattr { size } => core.listxattr(caller, ino, size, reply),
-            Op::RemoveXattr { name } => core.removexattr(caller, ino, name, reply),
+            Op::RemoveXattr { name } => core.removexattr(caller, ino, name, again, reply),
             Op::FAllocate { offset, length, mode, .. } => core.fallocate(caller, ino, (offset, length), mode, reply),
             Op::LSeek { offset, whence, .. } => core.lseek(ino, offset, whence, reply),
             Op::CopyFileRange { offset_in, node_out, offset_out, len, .. } => {
@@ -227,12 +232,25 @@ impl Core {
         });
     }
 
-    fn setxattr(self: &Arc<Self>, caller: Caller, ino: Ino, (name, value): (&[u8], &[u8]), (flags, drop_sgid): (i32, bool), reply: Reply) {
+    fn setxattr(
+        self: &Arc<Self>,
+        caller: Caller,
+        ino: Ino,
+        (name, value): (&[u8], &[u8]),
+        (flags, drop_sgid): (i32, bool),
+        again: bool,
+        reply: Reply,
+    ) {
         let (name, value) = (name.to_vec(), value.to_vec());
         self.modify(
             Cost { bytes: METADATA_COST + value.len() as u64, exempt: false },
             reply,
-            move |c| c.update(&[ino], |tx| xattr::set(tx, caller, drop_sgid, ino, &name, &value, flags)),
+            move |c| {
+                c.update(&[ino], |tx| match again && done::attribute_is(tx, ino, &name, Some(&value))? {
+                    true => Ok(()),
+                    false => xattr::set(tx, caller, drop_sgid, ino, &name, &value, flags),
+                })
+            },
             |_, reply, result| answer_empty(reply, result),
         );
     }
@@ -254,12 +272,17 @@ impl Core {
         );
     }
 
-    fn removexattr(self: &Arc<Self>, caller: Caller, ino: Ino, name: &[u8], reply: Reply) {
+    fn removexattr(self: &Arc<Self>, caller: Caller, ino: Ino, name: &[u8], again: bool, reply: Reply) {
         let name = name.to_vec();
         self.modify(
             exempt(),
             reply,
-            move |c| c.update(&[ino], |tx| xattr::remove(tx, caller, ino, &name)),
+            move |c| {
+                c.update(&[ino], |tx| match again && done::attribute_is(tx, ino, &name, None)? {
+                    true => Ok(()),
+                    false => xattr::remove(tx, caller, ino, &name),
+                })
+            },
             |_, reply, result| answer_empty(reply, result),
         );
     }

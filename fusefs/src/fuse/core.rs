@@ -33,21 +33,27 @@ pub(super) struct Core {
 }
 
 impl Core {
-    pub(super) fn new(ws: Workspace, env: Env, workers: Arc<Workers>, read_only: bool) -> Arc<Self> {
+    pub(super) fn new(ws: Workspace, env: Env, workers: Arc<Workers>, read_only: bool, references: References) -> Arc<Self> {
         // A workspace that is taken back while it drains may hold unflushed changes of the mount before.
         let touched = Touched::since(ws.accepted());
+        let listings = Listings::new(&env);
         Arc::new(Self {
             ws,
             env,
             workers,
             counters: Counters::default(),
-            references: References::default(),
+            references,
             touched,
-            listings: Listings::default(),
+            listings,
             held_data: HeldData::default(),
             read_only,
             gave_up: Mutex::default(),
         })
+    }
+
+    /// Requests that wait for a fetch or for room now.
+    pub(super) fn waiting(&self) -> u64 {
+        self.counters.parked_now.load(Relaxed) + self.counters.waiting_now.load(Relaxed)
     }
 
     /// Runs a change and notes under which number it can be waited for.
@@ -159,15 +165,19 @@ impl Touched {
 }
 
 /// Open directory streams: where each ends (see `fs::dir`). Bounded by the kernel: one per open descriptor.
-#[derive(Default)]
 pub(super) struct Listings {
     ends: Mutex<HashMap<u64, u64>>,
     next: AtomicU64,
 }
 
 impl Listings {
+    /// Handles begin anywhere: of a mount that was taken over the kernel has handles of the daemon before, which must not name a stream
+    /// of this one.
+    fn new(env: &Env) -> Self {
+        Self { ends: Mutex::default(), next: AtomicU64::new(env.random_u64()) }
+    }
     pub(super) fn open(&self, end: u64) -> u64 {
-        let handle = self.next.fetch_add(1, Relaxed) + 1;
+        let handle = self.next.fetch_add(1, Relaxed);
         self.ends.lock().insert(handle, end);
         handle
     }

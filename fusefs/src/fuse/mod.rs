@@ -10,6 +10,7 @@ mod adapter;
 mod convert;
 mod core;
 mod helper;
+mod keep;
 pub mod kernel;
 mod killed;
 mod listing;
@@ -21,7 +22,8 @@ mod workers;
 mod write;
 
 pub use hiloop_control::mountinfo::{FSTYPE, MountEntry, find as find_mount, mounts};
-pub use mount::{Mount, MountOptions, Profile, Unmounted, check_mountpoint, detach, mount};
+pub use keep::{Keep, Left};
+pub use mount::{Mount, MountOptions, Profile, Unmounted, check_mountpoint, detach, mount, take_over};
 pub use stats::{FuseStats, Requests};
 pub use workers::Workers;
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 use hiloop_control::mountinfo;
 use hiloop_engine::workspace::Workspace;
 use hiloop_env::Env;
-use hiloop_transport::{Config, Ended, Session, Spinners};
+use hiloop_transport::{Config, Ended, InitState, Session, Spinners};
 use hiloop_types::{Error, ErrorKind, Result, ResultExt};
 use nix::errno::Errno;
 use nix::mount::{MntFlags, umount2};
@@ -21,10 +21,13 @@ use parking_lot::{Condvar, Mutex};
 
 use super::adapter::Adapter;
 use super::core::Core;
+use super::keep::{Keep, Left};
 use super::kernel::{self, Access};
 use super::stats::FuseStats;
 use super::workers::Workers;
 use super::{FSTYPE, helper};
+use crate::fs::FsError;
+use crate::fs::orphan::References;
 
 /// How requests reach the data (design.md 5). Profiles with opens that need no request and with passthrough come later.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,8 +56,13 @@ pub struct MountOptions {
     pub workers: Arc<Workers>,
     /// Which reader polls on which CPU; the same for all mounts of a process.
     pub spinners: Spinners,
+    /// Who keeps the mount when the daemon ends.
+    pub keep: Option<Keep>,
 }
 
+/// Readers of a mount, which run where the scheduler puts them: woken by a caller that then waits, beside it. One for each CPU and bound to
+/// it answers sooner on an idle machine, and waits for its CPU on a busy one (docs/decisions/0008).
+const READERS: usize = 1;
 /// Bytes of a reader's buffer that take up memory before a request needs more: what most requests are. There is one for each reader of
 /// each mount, and most mounts are idle.
 const RESIDENT: usize = 16 << 10;
@@ -81,6 +89,7 @@ struct Inner {
     ended: Condvar,
     /// Holds the descriptors of the mount, so it goes when serving ends: the kernel must see that nobody answers any more.
     session: Mutex<Option<Arc<Session>>>,
+    keep: Option<Keep>,
 }
 
 enum Served {
@@ -130,47 +139,66 @@ fn refuse_mounted(path: &Path) -> Result<()> {
 /// # Errors
 /// Denied (may not mount; no fusermount3), NotFound (no /dev/fuse), Conflict (mounted already), others as the system gives them.
 pub fn mount(ws: Workspace, options: MountOptions) -> Result<Mount> {
-    let MountOptions { mountpoint, read_only, allow_other, nosuid, profile: Profile::Standard, env, workers, spinners } = options;
-    refuse_mounted(&mountpoint)?;
-    let read_only = read_only || ws.is_read_only();
+    let (mountpoint, access) = (&options.mountpoint, options.access(&ws));
+    refuse_mounted(mountpoint)?;
     let source = format!("hiloop:{}", ws.name());
     let device = if nix::unistd::geteuid().is_root() {
-        kernel::attach(&mountpoint, &source, FSTYPE, Access { read_only, allow_other, nosuid })?
+        kernel::attach(mountpoint, &source, FSTYPE, access)?
     } else {
-        helper::mount(&mountpoint, &source, read_only, allow_other).map_err(|e| {
+        helper::mount(mountpoint, &source, access.read_only, access.allow_other).map_err(|e| {
             Error::io("mount through fusermount3", &e)
                 .at(mountpoint.display())
                 .hint("ordinary users need the package fuse3 and read and write access to /dev/fuse (mode 666); or mount as root")
         })?
     };
-    let config = Config { init: kernel::init_config(), resident: RESIDENT, spinners, ..Config::new(env.clone()) };
-    let core = Core::new(ws, env, workers, read_only);
-    let session = serve(&core, device, config).map_err(|e| {
-        if let Err(left) = detach(&mountpoint) {
+    let entry = mountinfo::find(mountpoint)?.filter(mountinfo::MountEntry::is_ours);
+    let connection = entry.as_ref().map(|m| m.minor);
+    let core = Core::new(ws, options.env.clone(), options.workers.clone(), access.read_only, References::default());
+    let record = |init: &InitState, devices: &[OwnedFd]| match &options.keep {
+        Some(keep) => keep.hold(connection, mountpoint, &core.ws, init, devices),
+        None => Ok(()),
+    };
+    let session = Session::start(vec![device], Arc::new(Adapter::new(core.clone())), options.config(), record).map_err(|e| {
+        if let Err(left) = detach(mountpoint) {
             tracing::warn!(error = %left, "a mount that does not work is left behind");
         }
         Error::io("FUSE handshake", &e).at(mountpoint.display())
     })?;
-    let entry = mountinfo::find(&mountpoint)?.filter(mountinfo::MountEntry::is_ours);
     if let Some(m) = &entry {
         kernel::read_ahead(m);
     }
-    let mount = Mount(Arc::new(Inner {
-        mountpoint,
-        core: core.clone(),
-        connection: entry.map(|m| m.minor),
-        served: Mutex::new(Served::Running),
-        ended: Condvar::new(),
-        session: Mutex::new(Some(session.clone())),
-    }));
-    mount.forget_when_fenced();
-    mount.watch(session)?;
-    Ok(mount)
+    Mount::begin(options, core, connection, session)
 }
 
-fn serve(core: &Arc<Core>, device: OwnedFd, config: Config) -> io::Result<Arc<Session>> {
-    let adapter = Arc::new(Adapter::new(core.clone()));
-    Ok(Arc::new(Session::start(vec![device], adapter, config, |_, _| Ok(()))?))
+/// Goes on serving a mount whose daemon is gone. What it had in hand comes again.
+///
+/// # Errors
+/// Conflict where `ws` is another opening than the one that made the mount; Unavailable where the mount is gone.
+pub fn take_over(ws: Workspace, left: Left, options: MountOptions) -> Result<Mount> {
+    let at = options.mountpoint.display().to_string();
+    if !left.is_of(&ws) {
+        return Err(Error::conflict(format!("workspace {} was opened anew since it was mounted", ws.name())).at(at));
+    }
+    let read_only = options.access(&ws).read_only;
+    let next = ws.update(|tx| tx.new_ino().map_err(FsError::Stop)).map_err(|e| Error::internal(format!("no inode number: {e:?}")))?.0;
+    let core = Core::new(ws, options.env.clone(), options.workers.clone(), read_only, References::of_a_mount_before(next));
+    let connection = left.connection;
+    let session = Session::resume(left.devices, left.init, Arc::new(Adapter::new(core.clone())), options.config())
+        .map_err(|e| Error::io("take over a FUSE connection", &e).at(at))?;
+    Mount::begin(options, core, Some(connection), session)
+}
+
+impl MountOptions {
+    fn access(&self, ws: &Workspace) -> Access {
+        Access { read_only: self.read_only || ws.is_read_only(), allow_other: self.allow_other, nosuid: self.nosuid }
+    }
+
+    fn config(&self) -> Config {
+        // A request whose reader dies while the kernel copies it to memory that is not there is lost to every successor.
+        let resident = if self.keep.is_some() { usize::MAX } else { RESIDENT };
+        let (init, spinners) = (kernel::init_config(), self.spinners.clone());
+        Config { init, readers: READERS, pin: false, resident, spinners, ..Config::new(self.env.clone()) }
+    }
 }
 
 /// Takes whatever is mounted at `path` out of the directory tree, also a mount whose daemon is dead.
@@ -202,6 +230,33 @@ fn fusermount(path: &Path, lazy: bool) -> Result<()> {
 }
 
 impl Mount {
+    fn begin(options: MountOptions, core: Arc<Core>, connection: Option<u32>, session: Session) -> Result<Self> {
+        let MountOptions { mountpoint, keep, .. } = options;
+        let session = Arc::new(session);
+        let served = Mutex::new(Served::Running);
+        let inner = Inner { mountpoint, core, connection, served, ended: Condvar::new(), session: Mutex::new(Some(session.clone())), keep };
+        let mount = Self(Arc::new(inner));
+        mount.forget_when_fenced();
+        mount.watch(session)?;
+        Ok(mount)
+    }
+
+    /// True where it outlives the daemon.
+    pub fn is_kept(&self) -> bool {
+        self.0.keep.is_some()
+    }
+
+    /// Stops reading requests, and waits until what was taken is answered, at most `patience`. The mount stays, for a successor.
+    pub fn stop(&self, patience: Duration) {
+        let Some(session) = self.0.session.lock().clone() else { return };
+        session.stop();
+        let until = self.0.core.env.monotonic() + patience;
+        // What waits for something else than this moment waits on: it comes again to whoever takes over.
+        while session.in_hand() as u64 > self.0.core.waiting() && self.0.core.env.monotonic() < until {
+            std::thread::yield_now();
+        }
+    }
+
     /// Has a thread wait for the end of the session.
     fn watch(&self, session: Arc<Session>) -> Result<()> {
         let mount = self.clone();
@@ -210,8 +265,13 @@ impl Mount {
             drop(session);
             let mountpoint = mount.0.mountpoint.display();
             tracing::info!(%mountpoint, ?ended, "mount ended");
+            if let (Some(keep), false) = (&mount.0.keep, ended == Ended::Stopped) {
+                keep.release(mount.0.connection);
+            }
             let result = match ended {
-                Ended::Unmounted | Ended::Stopped => Ok(()),
+                Ended::Unmounted => Ok(()),
+                // The process ends; parked requests must not be answered any more.
+                Ended::Stopped => return,
                 Ended::Aborted => Err(Error::closed("the connection of the mount was cut").at(mountpoint)),
                 Ended::Failed(why) => {
                     // Whoever waits gets an error now, not when the last parked reply lets go of the descriptor.
@@ -237,6 +297,11 @@ impl Mount {
             let Some(mount) = mount.upgrade() else { return };
             // Not under the lock: the kernel may hold a notification up until a request is answered.
             let Some(notifier) = mount.session.lock().as_ref().map(|s| s.notifier()) else { return };
+            if mount.core.references.are_partial()
+                && let Err(e) = notifier.inc_epoch()
+            {
+                tracing::debug!(error = %e, "the kernel keeps names that it had before the takeover");
+            }
             for ino in mount.core.references.inodes() {
                 if let Err(e) = notifier.inval_inode(ino.0, 0, 0) {
                     tracing::debug!(inode = ino.0, error = %e, "the kernel keeps its cache of an inode");

@@ -1,4 +1,7 @@
 //! Requests about names: look-ups, and what makes, moves and removes them.
+//!
+//! `again` marks a request that came back after a takeover: its effect may be there. While it is under way the kernel lets nobody else
+//! touch its names, and no change comes from elsewhere, so what is there was done by the request itself ([`crate::fs::again`]).
 
 use std::sync::Arc;
 
@@ -14,7 +17,7 @@ use super::kernel::FOREVER;
 use super::park::Answer;
 use crate::fs::create::{New, create, make, tmpfile};
 use crate::fs::rename::Place;
-use crate::fs::{Caller, FsResult, Node, link, lookup, rename};
+use crate::fs::{Caller, FsResult, Node, again as done, link, lookup, rename};
 
 /// A name in a directory.
 type At<'a> = (Ino, &'a [u8]);
@@ -55,38 +58,38 @@ impl Core {
         );
     }
 
-    pub(super) fn mknod(self: &Arc<Self>, caller: Caller, at: At<'_>, mode: Mode, rdev: u32, reply: Reply) {
+    pub(super) fn mknod(self: &Arc<Self>, caller: Caller, at: At<'_>, mode: Mode, rdev: u32, again: bool, reply: Reply) {
         match kind_of_mode(mode.0) {
-            Some(kind) => self.make(caller, OwnedNew { rdev, ..OwnedNew::new(kind, at, mode) }, reply),
+            Some(kind) => self.make(caller, OwnedNew { rdev, ..OwnedNew::new(kind, at, mode) }, again, reply),
             None => drop(reply.error(libc::EINVAL)),
         }
     }
 
-    pub(super) fn mkdir(self: &Arc<Self>, caller: Caller, at: At<'_>, mode: Mode, reply: Reply) {
-        self.make(caller, OwnedNew::new(FileKind::Directory, at, mode), reply);
+    pub(super) fn mkdir(self: &Arc<Self>, caller: Caller, at: At<'_>, mode: Mode, again: bool, reply: Reply) {
+        self.make(caller, OwnedNew::new(FileKind::Directory, at, mode), again, reply);
     }
 
-    pub(super) fn symlink(self: &Arc<Self>, caller: Caller, at: At<'_>, target: &[u8], reply: Reply) {
-        self.make(caller, OwnedNew { target: target.to_vec(), ..OwnedNew::new(FileKind::Symlink, at, (0o777, 0)) }, reply);
+    pub(super) fn symlink(self: &Arc<Self>, caller: Caller, at: At<'_>, target: &[u8], again: bool, reply: Reply) {
+        self.make(caller, OwnedNew { target: target.to_vec(), ..OwnedNew::new(FileKind::Symlink, at, (0o777, 0)) }, again, reply);
     }
 
-    fn make(self: &Arc<Self>, caller: Caller, new: OwnedNew, reply: Reply) {
+    fn make(self: &Arc<Self>, caller: Caller, new: OwnedNew, again: bool, reply: Reply) {
         self.modify(
             metadata(),
             reply,
-            move |c| c.make_with(&new, |tx, new| make(tx, caller, new)),
+            move |c| c.make_with(&new, again, |tx, new| make(tx, caller, new)),
             |c, reply, result| {
                 c.answer_entry(reply, result);
             },
         );
     }
 
-    pub(super) fn create(self: &Arc<Self>, caller: Caller, at: At<'_>, mode: Mode, flags: i32, reply: Reply) {
+    pub(super) fn create(self: &Arc<Self>, caller: Caller, at: At<'_>, mode: Mode, flags: i32, again: bool, reply: Reply) {
         let new = OwnedNew::new(FileKind::File, at, mode);
         self.modify(
             metadata(),
             reply,
-            move |c| c.make_with(&new, |tx, new| create(tx, caller, new, flags)),
+            move |c| c.make_with(&new, again, |tx, new| create(tx, caller, new, flags)),
             |c, reply, result| {
                 c.answer_created(reply, result);
             },
@@ -109,47 +112,61 @@ impl Core {
         );
     }
 
-    fn make_with(&self, new: &OwnedNew, make: impl FnOnce(&mut Txn<'_>, &New<'_>) -> FsResult<Node>) -> FsResult<Node> {
-        self.update_and(|tx| make(tx, &new.borrow()), |node, touch| [new.dir, node.ino].into_iter().for_each(touch))
+    fn make_with(&self, new: &OwnedNew, again: bool, make: impl FnOnce(&mut Txn<'_>, &New<'_>) -> FsResult<Node>) -> FsResult<Node> {
+        let change = |tx: &mut Txn<'_>| match if again { done::made(tx, &new.borrow())? } else { None } {
+            Some(node) => Ok(node),
+            None => make(tx, &new.borrow()),
+        };
+        self.update_and(change, |node, touch| [new.dir, node.ino].into_iter().for_each(touch))
     }
 
-    pub(super) fn remove(self: &Arc<Self>, dir: Ino, name: &[u8], directory: bool, reply: Reply) {
+    pub(super) fn remove(self: &Arc<Self>, (dir, name): At<'_>, directory: bool, again: bool, reply: Reply) {
         let name = name.to_vec();
         self.modify(
             exempt(),
             reply,
             move |c| {
-                c.update_and(
-                    |tx| if directory { link::rmdir(tx, dir, &name) } else { link::unlink(tx, dir, &name) },
-                    |removed, touch| [dir, removed.ino].into_iter().for_each(touch),
-                )
+                let change = |tx: &mut Txn<'_>| {
+                    if again && done::removed(tx, dir, &name)? {
+                        return Ok(None);
+                    }
+                    if directory { link::rmdir(tx, dir, &name) } else { link::unlink(tx, dir, &name) }.map(Some)
+                };
+                c.update_and(change, |removed, touch| std::iter::once(dir).chain(removed.map(|r| r.ino)).for_each(touch))
             },
-            |c, reply, result| answer_empty(reply, result.map(|removed| c.after_removal(Some(removed)))),
+            |c, reply, result| answer_empty(reply, result.map(|removed| c.after_removal(removed))),
         );
     }
 
-    pub(super) fn rename(self: &Arc<Self>, caller: Caller, from: At<'_>, to: At<'_>, flags: u32, reply: Reply) {
+    pub(super) fn rename(self: &Arc<Self>, caller: Caller, from: At<'_>, to: At<'_>, (flags, again): (u32, bool), reply: Reply) {
         let ((from, name), (to, new_name)) = ((from.0, from.1.to_vec()), (to.0, to.1.to_vec()));
         self.modify(
             metadata(),
             reply,
             move |c| {
-                let places = (Place { dir: from, name: &name }, Place { dir: to, name: &new_name });
-                c.update_and(
-                    |tx| rename::rename(tx, caller, places.0, places.1, flags),
-                    |r, touch| [from, to, r.moved].into_iter().chain(r.other.map(|o| o.ino)).for_each(touch),
-                )
+                let (a, b) = (Place { dir: from, name: &name }, Place { dir: to, name: &new_name });
+                let change = |tx: &mut Txn<'_>| match if again { done::renamed(tx, a, b, flags)? } else { None } {
+                    Some(renamed) => Ok(renamed),
+                    None => rename::rename(tx, caller, a, b, flags),
+                };
+                c.update_and(change, |r, touch| [from, to, r.moved].into_iter().chain(r.other.map(|o| o.ino)).for_each(touch))
             },
             |c, reply, result| answer_empty(reply, result.map(|renamed| c.after_removal(renamed.other))),
         );
     }
 
-    pub(super) fn link(self: &Arc<Self>, ino: Ino, dir: Ino, name: &[u8], reply: Reply) {
+    pub(super) fn link(self: &Arc<Self>, ino: Ino, (dir, name): At<'_>, again: bool, reply: Reply) {
         let name = name.to_vec();
         self.modify(
             metadata(),
             reply,
-            move |c| c.update(&[ino, dir], |tx| link::link(tx, ino, dir, &name)),
+            move |c| {
+                let change = |tx: &mut Txn<'_>| match if again { done::linked(tx, ino, dir, &name)? } else { None } {
+                    Some(node) => Ok(node),
+                    None => link::link(tx, ino, dir, &name),
+                };
+                c.update(&[ino, dir], change)
+            },
             |c, reply, result| {
                 if let Ok(node) = &result {
                     c.references.named(node.ino);

@@ -16,6 +16,7 @@ mod cuts;
 mod errors;
 mod faults;
 mod journey;
+mod keeper;
 mod lifecycle;
 mod powercut;
 mod reports;

@@ -6,7 +6,7 @@ use crate::fs::create::{New, create, tmpfile};
 use crate::fs::link::{link, rmdir, unlink};
 use crate::fs::orphan::{Reaped, reap};
 use crate::fs::rename::{Place, Renamed, rename};
-use crate::fs::{FsResult, lookup};
+use crate::fs::{FsResult, again, lookup, xattr};
 
 impl Fs {
     fn rename(&self, from: (Ino, &str), to: (Ino, &str), flags: u32) -> FsResult<Renamed> {
@@ -194,4 +194,32 @@ fn what_is_gone_is_stale_not_missing() {
     assert_eq!(code(fs.change(|tx| link(tx, gone, ROOT_INO, b"x"))), libc::ESTALE);
     let f = fs.file("f");
     assert_eq!(code(fs.see(|v| lookup::lookup(v, f, b"x"))), libc::ENOTDIR);
+}
+
+/// After a takeover: a request that was done is answered as it was, one that was not is done.
+#[test]
+fn what_was_done_is_told_from_what_was_not() {
+    let fs = Fs::new();
+    let (a, b) = (Place { dir: ROOT_INO, name: b"a" }, Place { dir: ROOT_INO, name: b"b" });
+    let new = |name, kind| New::of(kind, ROOT_INO, name, 0o755, 0);
+    assert_eq!(fs.change(|tx| again::made(tx, &new(b"a", FileKind::File))).unwrap(), None);
+    assert!(fs.change(|tx| again::removed(tx, ROOT_INO, b"a")).unwrap());
+    let f = fs.file("a");
+    assert_eq!(fs.change(|tx| again::made(tx, &new(b"a", FileKind::File))).unwrap().map(|n| n.ino), Some(f));
+    assert_eq!(fs.change(|tx| again::made(tx, &new(b"a", FileKind::Directory))).unwrap(), None, "EEXIST, as before");
+    assert!(!fs.change(|tx| again::removed(tx, ROOT_INO, b"a")).unwrap());
+    assert_eq!(fs.change(|tx| again::renamed(tx, a, b, 0)).unwrap(), None);
+    fs.rename((ROOT_INO, "a"), (ROOT_INO, "b"), 0).unwrap();
+    assert_eq!(fs.change(|tx| again::renamed(tx, a, b, libc::RENAME_NOREPLACE)).unwrap().map(|r| r.moved), Some(f));
+    for flags in [libc::RENAME_EXCHANGE, libc::RENAME_WHITEOUT] {
+        assert_eq!(code(fs.change(|tx| again::renamed(tx, a, b, flags))), libc::EIO);
+    }
+    assert_eq!(fs.change(|tx| again::linked(tx, f, ROOT_INO, b"c")).unwrap(), None);
+    fs.change(|tx| link(tx, f, ROOT_INO, b"c")).unwrap();
+    assert_eq!(fs.change(|tx| again::linked(tx, f, ROOT_INO, b"c")).unwrap().map(|n| n.attr.nlink), Some(2));
+    assert_eq!(fs.change(|tx| again::linked(tx, ROOT_INO, ROOT_INO, b"c")).unwrap(), None);
+    let is = |value: Option<&[u8]>| fs.change(|tx| again::attribute_is(tx, f, b"user.x", value)).unwrap();
+    assert!(is(None) && !is(Some(b"v")));
+    fs.change(|tx| xattr::set(tx, ROOT, false, f, b"user.x", b"v", 0)).unwrap();
+    assert!(is(Some(b"v")) && !is(None));
 }
