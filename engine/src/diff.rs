@@ -79,22 +79,29 @@ pub type EntryFn<'a> = dyn FnMut(DiffEntry) -> Result<()> + Send + 'a;
 /// As [`resolve`](crate::look::resolve); `Closed` where a lease was dropped meanwhile; those of `each`.
 pub fn diff<'a>(ctx: &'a StoreContext, a: &'a str, b: &'a str, each: &'a mut EntryFn<'a>) -> BoxFuture<'a, Result<u64>> {
     Box::pin(async move {
-        let (old, new) = (ReadLease::take(ctx, a).await?, ReadLease::take(ctx, b).await?);
-        let mut told = 0;
-        let mut count = |entry: DiffEntry| {
-            told += 1;
-            each(entry)
+        let old = ReadLease::take(ctx, a).await?;
+        let new = match ReadLease::take(ctx, b).await {
+            Ok(new) => new,
+            Err(e) => return old.end_with(Err(e)).await,
         };
-        let view = |s: &SourceRoot| s.root.map(|root| View::new(&ctx.hydrator, root));
-        let (va, vb) = (view(old.source()), view(new.source()));
-        match (va, vb) {
-            (Some(va), Some(vb)) if !same_numbers(old.source(), new.source()) => by_path::run(va, vb, &mut count).await?,
-            (va, vb) => by_inode::run(&ctx.hydrator, va, vb, &mut count).await?,
-        }
-        old.finish().await?;
-        new.finish().await?;
-        Ok(told)
+        let done = compare(ctx, old.source(), new.source(), each).await;
+        let done = old.end_with(done).await;
+        new.end_with(done).await
     })
+}
+
+async fn compare(ctx: &StoreContext, old: &SourceRoot, new: &SourceRoot, each: &mut EntryFn<'_>) -> Result<u64> {
+    let mut told = 0;
+    let mut count = |entry: DiffEntry| {
+        told += 1;
+        each(entry)
+    };
+    let view = |s: &SourceRoot| s.root.map(|root| View::new(&ctx.hydrator, root));
+    match (view(old), view(new)) {
+        (Some(va), Some(vb)) if !same_numbers(old, new) => by_path::run(va, vb, &mut count).await?,
+        (va, vb) => by_inode::run(&ctx.hydrator, va, vb, &mut count).await?,
+    }
+    Ok(told)
 }
 
 /// True where an inode number with the same birth is the same inode in both: numbers of a base are positions in it.

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use crate::context::StoreContext;
 use crate::lease::ReadLease;
+use crate::look::SourceRoot;
 use crate::traverse::{Traverse, chunks_of};
 
 /// Weights of one tree.
@@ -47,23 +48,26 @@ pub struct DuReport {
 pub fn du<'a>(ctx: &'a StoreContext, source: &'a str) -> BoxFuture<'a, Result<DuReport>> {
     Box::pin(async move {
         let lease = ReadLease::take(ctx, source).await?;
-        let s = lease.source();
-        let mut report = DuReport { source: s.qualified(), ..DuReport::default() };
-        if let Some(root) = s.root {
-            let mut shared = HashSet::new();
-            for base in s.bases.iter().filter(|b| b.root.node != root.node) {
-                frames(ctx, &base.root, &mut shared).await?;
-            }
-            weigh(ctx, &root, &shared, &mut report).await?;
-            // A base is built on nothing, and a fork that nobody wrote to is its base.
-            if s.bases.iter().any(|b| b.root.node == root.node) && s.kind != crate::catalog::ParentKind::Base {
-                report.bytes_shared = report.bytes_stored;
-            }
-            report.bytes_unique = report.bytes_stored - report.bytes_shared;
-        }
-        lease.finish().await?;
-        Ok(report)
+        let done = of(ctx, lease.source()).await;
+        lease.end_with(done).await
     })
+}
+
+async fn of(ctx: &StoreContext, s: &SourceRoot) -> Result<DuReport> {
+    let mut report = DuReport { source: s.qualified(), ..DuReport::default() };
+    if let Some(root) = s.root {
+        let mut shared = HashSet::new();
+        for base in s.bases.iter().filter(|b| b.root.node != root.node) {
+            frames(ctx, &base.root, &mut shared).await?;
+        }
+        weigh(ctx, &root, &shared, &mut report).await?;
+        // A base is built on nothing, and a fork that nobody wrote to is its base.
+        if s.bases.iter().any(|b| b.root.node == root.node) && s.kind != crate::catalog::ParentKind::Base {
+            report.bytes_shared = report.bytes_stored;
+        }
+        report.bytes_unique = report.bytes_stored - report.bytes_shared;
+    }
+    Ok(report)
 }
 
 type Place = (PackId, u32);

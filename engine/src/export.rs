@@ -22,6 +22,7 @@ use serde::Serialize;
 use crate::context::StoreContext;
 use crate::hydrate::DomainKeys;
 use crate::lease::ReadLease;
+use crate::look::SourceRoot;
 use crate::view::View;
 use make::{Directory, Target};
 
@@ -57,17 +58,20 @@ pub struct ExportReport {
 pub fn export<'a>(ctx: &'a StoreContext, source: &'a str, directory: &'a Path) -> BoxFuture<'a, Result<ExportReport>> {
     Box::pin(async move {
         let lease = ReadLease::take(ctx, source).await?;
-        let s = lease.source();
-        let target = Target::open(directory)?;
-        let mut report = ExportReport { source: s.qualified(), ..ExportReport::default() };
-        if let Some(root) = s.root {
-            let keys = ctx.read_keys(&s.domain).await?;
-            let view = View::new(&ctx.hydrator, root);
-            Export { ctx, view, keys, target, linked: HashMap::new(), report: &mut report }.run().await?;
-        }
-        lease.finish().await?;
-        Ok(report)
+        let done = of(ctx, lease.source(), directory).await;
+        lease.end_with(done).await
     })
+}
+
+async fn of(ctx: &StoreContext, s: &SourceRoot, directory: &Path) -> Result<ExportReport> {
+    let target = Target::open(directory)?;
+    let mut report = ExportReport { source: s.qualified(), ..ExportReport::default() };
+    if let Some(root) = s.root {
+        let keys = ctx.read_keys(&s.domain).await?;
+        let view = View::new(&ctx.hydrator, root);
+        Export { ctx, view, keys, target, linked: HashMap::new(), report: &mut report }.run().await?;
+    }
+    Ok(report)
 }
 
 struct Export<'a> {

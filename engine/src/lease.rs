@@ -87,6 +87,22 @@ impl ReadLease {
         })
     }
 
+    /// Ends the lease with the work that it was for, whatever came of that: the process may end before something in the background would.
+    ///
+    /// # Errors
+    /// Those of the work; after it as [`Self::finish`].
+    pub(crate) async fn end_with<T>(self, done: Result<T>) -> Result<T> {
+        match done {
+            Ok(value) => self.finish().await.map(|()| value),
+            Err(e) => {
+                if let Err(left) = self.remove().await {
+                    tracing::warn!(error = %left, "a lease stays behind; `gc` lists it");
+                }
+                Err(e)
+            }
+        }
+    }
+
     async fn remove(mut self) -> Result<()> {
         match self.nonce.take() {
             Some(nonce) => self.ctx.catalog.remove::<catalog::Lease>(&nonce.to_string()).await.map(drop),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use hiloop_journal::State as JournalState;
 use hiloop_manifest::tree::RootRef;
-use hiloop_types::{Error, Name, NameKind, ROOT_INO, Result, Seqno, Session, WriterEpoch};
+use hiloop_types::{Error, ErrorKind, Name, NameKind, ROOT_INO, Result, Seqno, Session, WriterEpoch};
 use serde::Serialize;
 
 use super::attach::Opening;
@@ -38,7 +38,8 @@ impl Engine {
     /// and becomes a workspace beside the one that it belonged to.
     ///
     /// # Errors
-    /// `Closed` where the journal is read-only; those of the store and of the journal; what was recovered before stays recovered.
+    /// `Closed` where the journal is read-only; those of the store and of the journal. A tail that cannot be recovered keeps no other from
+    /// it: its error comes at the end and names what was made.
     pub fn recover<'a>(&'a self, store_url: &'a str) -> BoxFuture<'a, Result<Vec<Recovered>>> {
         Box::pin(async move {
             let store = self.store(store_url).await?;
@@ -55,7 +56,7 @@ impl Engine {
                 .map(|t| (t.stream.doc.name.clone(), t.stream.doc.epoch, t.stream.doc.session, t.stream.foreign))
                 .collect();
             sessions.sort();
-            let mut out = Vec::new();
+            let (mut out, mut failed) = (Vec::new(), None);
             for (name, _, session, foreign) in sessions {
                 let head = store.catalog.get::<Head>(name.as_str()).await?;
                 if head.is_some_and(|h| {
@@ -64,9 +65,24 @@ impl Engine {
                     continue;
                 }
                 let Some(tail) = self.0.tails.lock().get(&session).cloned() else { continue };
-                out.extend(self.recover_tail(&store, store_url, tail).await?);
+                match self.recover_tail(&store, store_url, tail).await {
+                    Ok(made) => out.extend(made),
+                    // Nothing else would come through either.
+                    Err(e) if matches!(e.kind(), ErrorKind::Unavailable | ErrorKind::Denied | ErrorKind::Closed) => return Err(e),
+                    Err(e) => {
+                        tracing::error!(workspace = %name, error = %e, "a tail cannot be recovered; the others can");
+                        failed.get_or_insert(e);
+                    }
+                }
             }
-            Ok(out)
+            match failed {
+                None => Ok(out),
+                Some(e) if out.is_empty() => Err(e),
+                Some(e) => {
+                    let made: Vec<&str> = out.iter().map(|r: &Recovered| r.name.as_str()).collect();
+                    Err(e.at(format!("recover, which made {}", made.join(", "))))
+                }
+            }
         })
     }
 

@@ -6,8 +6,9 @@ use std::time::Duration;
 use futures::FutureExt;
 
 use crate::kit::{URL, World, eventually, noise, put, read, request};
-use hiloop_engine::catalog::LostWindow;
+use hiloop_engine::catalog::{DeletedKind, LostWindow};
 use hiloop_engine::context::StoreContext;
+use hiloop_engine::delete::delete;
 use hiloop_engine::fsck::{FsckOptions, fsck};
 use hiloop_engine::node::{AttachRequest, EngineOptions, StoreOpener};
 use hiloop_engine::workspace::Standing;
@@ -73,6 +74,33 @@ fn fenced_tail_becomes_a_fork() {
     assert_eq!(read(&fork, "theirs"), None);
     assert_eq!(read(&w2, "tail"), None);
     assert_eq!(world.runtime.block_on(first.recover(crate::kit::URL)).unwrap().len(), 0, "nothing is recovered twice");
+}
+
+/// A workspace that was deleted keeps the tail of no other from being recovered.
+#[test]
+fn a_tail_that_is_lost_keeps_no_other_from_recovery() {
+    let world = World::new();
+    let first = world.deaf_node("n1");
+    let (a, b) = (world.attach(&first, "a"), world.attach(&first, "b"));
+    for w in [&a, &b] {
+        put(w, "published", b"1");
+        world.flush(w);
+    }
+    let second = world.node("n2");
+    let theirs = world.take_over(&second, "b").unwrap();
+    let ctx = StoreContext::new(world.store.clone(), Env::real(), "test:1");
+    world.runtime.block_on(delete(&ctx, DeletedKind::Workspace, "a", true)).unwrap();
+    for w in [&a, &b] {
+        put(w, "tail", b"2");
+        eventually("it is fenced", || matches!(w.status().standing, Standing::Fenced { .. }));
+        world.runtime.block_on(first.detach(w, Duration::from_secs(1))).unwrap();
+    }
+    // What a deletion cut off is kept for a while; afterwards the tail stands on nothing.
+    world.runtime.block_on(world.store.delete("cutoffs/a/0000000000000001")).unwrap();
+    let e = world.runtime.block_on(first.recover(URL)).unwrap_err();
+    assert!(e.kind() == ErrorKind::NotFound && e.to_string().contains("b-recovered-1"), "{e}");
+    drop(theirs);
+    assert_eq!(read(&world.attach(&second, "b-recovered-1"), "tail").unwrap(), b"2");
 }
 
 /// Found by the simulator: the second opening took the head over from the first, on its own node.

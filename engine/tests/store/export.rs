@@ -1,6 +1,7 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 
+use hiloop_engine::diff::diff;
 use hiloop_engine::du::du;
 use hiloop_engine::export::export;
 use hiloop_env::Env;
@@ -44,6 +45,9 @@ async fn only_into_an_empty_directory() {
     let e = export(&bench.ctx(), "base", &dir.path().join("no/such")).await.unwrap_err();
     assert_eq!(e.kind(), ErrorKind::NotFound, "{e}");
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    let e = diff(&bench.ctx(), "base", "nothing", &mut |_| Ok(())).await.unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::NotFound, "{e}");
+    assert_eq!(bench.store.list("leases").await.unwrap(), [], "what fails holds up no collection");
 }
 
 #[tokio::test(flavor = "multi_thread")]
