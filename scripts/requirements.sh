@@ -14,7 +14,7 @@ names() {
         # The scripts tell what was measured behind it; tests of a program may be in a module of the same name.
         /^test (suites|acceptance|faults|csi)::[^ ]+ \.\.\. ok \(/ { print $2; next }
         /^test .+ \.\.\. ok$/ { if (crate != "") print crate $2 }
-        /^[^ ]+: test$/ { sub(/: test$/, ""); print ($0 ~ /^(suites|acceptance|faults|csi)::/ ? "" : crate) $0 }' "$@" | sort -u
+        /^[^ ]+: test$/ { sub(/: test$/, ""); print crate $0 }' "$@" | sort -u
 }
 
 list=$(mktemp)
@@ -25,6 +25,8 @@ if [ $# -gt 0 ]; then
 else
     verdict="does not exist"
     cargo test --workspace --lib --bins --tests -- --list >"$list.all" 2>&1 || { tail -n 30 "$list.all"; die "the tests do not build"; }
+    # From here on names of no test program.
+    echo "   Doc-tests none" >>"$list.all"
     scripts/suites.sh --list >>"$list.all"
     scripts/acceptance.sh --list >>"$list.all"
     scripts/csi.sh --list >>"$list.all"
