@@ -13,23 +13,28 @@ check_generated() { "$ROOT/scripts/protogen.sh" --check; }
 
 control_answers() { sw ctl --socket "$DIR/run/control.sock" --timeout 5s info >/dev/null 2>&1; }
 
+# serve NAME AT: the daemon of a node whose directories lie in AT; its process is $!. All options come from its configuration, as in
+# the packaged one.
+serve() {
+    cat >"$2/daemon.toml" <<TOML
+store = "$STORE"
+cache-dir = "$2/cache"
+kubelet-root = "$2/kubelet"
+control-socket = "$2/run/control.sock"
+node-name = "$1"
+TOML
+    sw check-config --config "$2/daemon.toml"
+    "$SW" daemon --foreground --config "$2/daemon.toml" >"$1-cache.log" 2>&1 &
+    printf '%s %s\n' $! "$2/daemon.toml" >>"$RIG/pids"
+}
+
 check_sanity() {
     local run skipped
     use_store file
     make_tree tree 200
     publish sanity-base tree >/dev/null
     mkdir -p kubelet/plugins kubelet/pods
-    # Of the real daemon all options come from its configuration, as in the packaged one.
-    cat >daemon.toml <<TOML
-store = "$STORE"
-cache-dir = "$DIR/cache"
-kubelet-root = "$DIR/kubelet"
-control-socket = "$DIR/run/control.sock"
-node-name = "sanity"
-TOML
-    sw check-config --config daemon.toml
-    "$SW" daemon --foreground --config "$DIR/daemon.toml" >daemon-cache.log 2>&1 &
-    printf '%s %s\n' $! "$DIR/daemon.toml" >>"$RIG/pids"
+    serve sanity "$DIR"
     await "the daemon" control_answers
     "$CSI" --endpoint "unix://$DIR/kubelet/plugins/csi.sock" --control-socket "$DIR/run/control.sock" --kubelet-root "$DIR/kubelet" \
         --state-dir "$DIR/state" --node-id sanity --allow-name-identity >csi-cache.log 2>&1 &
@@ -58,15 +63,7 @@ TOML
 # node NAME: a node with the pace of heartbeats that it has by default.
 node() {
     mkdir -p "$1/kubelet" "$1/mnt"
-    cat >"$1/daemon.toml" <<TOML
-store = "$STORE"
-cache-dir = "$DIR/$1/cache"
-kubelet-root = "$DIR/$1/kubelet"
-control-socket = "$DIR/$1/run/control.sock"
-node-name = "$1"
-TOML
-    "$SW" daemon --foreground --config "$DIR/$1/daemon.toml" >"$1-cache.log" 2>&1 &
-    printf '%s %s\n' $! "$DIR/$1/daemon.toml" >>"$RIG/pids"
+    serve "$1" "$DIR/$1"
     await "node $1" ctl "$1" info
 }
 ctl() { sw --json ctl --timeout 100s --socket "$DIR/$1/run/control.sock" "${@:2}"; }

@@ -10,7 +10,7 @@ use hiloop_control::v1::*;
 use hiloop_types::ErrorKind;
 use nix::sys::signal::Signal;
 
-use crate::rig::{PATIENCE, Rig, sandbox_workspace, until};
+use crate::rig::{Node, PATIENCE, Rig, sandbox_workspace, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_snapshot_is_local_at_once_and_replicated_later() {
@@ -72,6 +72,14 @@ async fn drain_refuses_new_mounts_and_publishes_all() {
     assert!(evicted.bytes_after <= evicted.bytes_before);
 }
 
+/// `ctl drain`: its exit code and what it printed.
+fn drain(node: &Node, deadline: &str) -> (Option<i32>, String) {
+    let mut c = Command::new(sandbox_workspace());
+    c.args(["--json", "ctl", "--socket"]).arg(node.control_socket()).args(["drain", "--deadline", deadline]);
+    let out = c.output().unwrap();
+    (out.status.code(), String::from_utf8_lossy(&out.stdout).into_owned())
+}
+
 /// A node that goes away while something was never published: also of a daemon that was killed before.
 #[tokio::test(flavor = "multi_thread")]
 async fn drain_names_what_is_only_on_this_node() {
@@ -81,27 +89,15 @@ async fn drain_names_what_is_only_on_this_node() {
     node.publish(&id, "pod").await.unwrap();
     rig.store_away();
     fs::write(node.target("pod").join("f"), vec![1; 100_000]).unwrap();
-    let drain = |deadline: &str| {
-        let mut c = Command::new(sandbox_workspace());
-        c.args(["--json", "ctl", "--socket"]).arg(node.control_socket()).args(["drain", "--deadline", deadline]);
-        let out = c.output().unwrap();
-        (out.status.code(), String::from_utf8_lossy(&out.stdout).into_owned())
-    };
-    let (code, said) = drain("100ms");
+    let (code, said) = drain(&node, "100ms");
     assert!(code == Some(1) && said.contains(&id), "{code:?} {said}");
     node.end_daemon(Signal::SIGKILL);
     node.unpublish(&id, "pod").await.unwrap();
     node.start_daemon().await;
-    let drain = |deadline: &str| {
-        let mut c = Command::new(sandbox_workspace());
-        c.args(["--json", "ctl", "--socket"]).arg(node.control_socket()).args(["drain", "--deadline", deadline]);
-        let out = c.output().unwrap();
-        (out.status.code(), String::from_utf8_lossy(&out.stdout).into_owned())
-    };
-    let (code, said) = drain("100ms");
+    let (code, said) = drain(&node, "100ms");
     assert!(code == Some(1) && said.contains(&id), "nobody has it open, and it is nowhere else: {code:?} {said}");
     rig.store_back();
-    let (code, said) = drain("100s");
+    let (code, said) = drain(&node, "100s");
     assert!(code == Some(0) && said.contains("\"left\":[]"), "{code:?} {said}");
     let two = rig.node("two").await;
     two.publish(&id, "pod").await.unwrap();
